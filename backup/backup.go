@@ -13,7 +13,7 @@
 //	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
 //	NAMESPACE/NAME/move-ID/...               the data of a plane that moves; see handover
 //	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment, with the data of an owner
-//	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last (decision 147)
+//	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last, sealed (decision 156)
 //
 // The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
 // encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that is changed,

@@ -42,18 +42,27 @@ func (t tombstone) String() string {
 func (t tombstone) isOf(last Owner) bool { return last == "" || t.Owner == last }
 
 // MarkDeleted stores that a plane's cluster is deleted: RemoveDeleted removes its backups after KeepDeleted. Of
-// several calls with the same owner the first counts. It stores nothing when another owner has the plane.
-func MarkDeleted(ctx context.Context, store Store, p Plane, owner Owner, now time.Time) error {
-	have, err := readOwners(ctx, store, p)
+// several calls with the same owner the first counts. It stores nothing when another owner has the plane, or a machine
+// with a copy of the disk that had the identity. An Identity without an owner stands for data of an unknown one.
+func (r *Records) MarkDeleted(ctx context.Context, p Plane, id Identity, now time.Time) error {
+	have, err := r.owners(ctx, p)
 	if err != nil {
 		return err
 	}
+	owner := id.Owner
 	mark := tombstone{At: now, Owner: owner}
-	if owner != "" && !mark.isOf(have.last()) {
-		return nil
+	if owner != "" {
+		if !mark.isOf(have.last()) {
+			return nil
+		}
+		if err := have.check(id, confirms); errors.Is(err, ErrSuperseded) {
+			return nil
+		} else if err != nil {
+			return fmt.Errorf("%s: %w", ownersPrefix+p.String(), err)
+		}
 	}
 	name := deletedPrefix + p.String()
-	content, err := store.Get(ctx, name)
+	content, err := r.store.Get(ctx, name)
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return err
 	}
@@ -62,18 +71,18 @@ func MarkDeleted(ctx context.Context, store Store, p Plane, owner Owner, now tim
 			return nil
 		}
 	}
-	return store.Put(ctx, name, []byte(mark.String()))
+	return r.store.Put(ctx, name, []byte(mark.String()))
 }
 
 // Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone of the plane's
 // last owner means that a cluster of the same name is another one.
-func Exists(ctx context.Context, store Store, p Plane) (bool, error) {
-	content, err := store.Get(ctx, deletedPrefix+p.String())
+func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
+	content, err := r.store.Get(ctx, deletedPrefix+p.String())
 	if err != nil && !errors.Is(err, ErrNotFound) {
 		return false, err
 	}
 	if err == nil {
-		have, err := readOwners(ctx, store, p)
+		have, err := r.owners(ctx, p)
 		if err != nil {
 			return false, err
 		}
@@ -81,15 +90,15 @@ func Exists(ctx context.Context, store Store, p Plane) (bool, error) {
 			return false, err
 		}
 	}
-	chains, err := Chains(ctx, store, p)
+	chains, err := Chains(ctx, r.store, p)
 	return len(chains) > 0, err
 }
 
 // RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. Where isUsed
 // reports that a cluster of the name exists again, and where another owner has the plane than the tombstone names, it
 // removes the tombstone instead. It returns how many planes lost their backups.
-func RemoveDeleted(ctx context.Context, store Store, isUsed func(Plane) bool, now time.Time) (n int, err error) {
-	tombstones, err := store.List(ctx, deletedPrefix)
+func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, now time.Time) (n int, err error) {
+	tombstones, err := r.store.List(ctx, deletedPrefix)
 	if err != nil {
 		return 0, err
 	}
@@ -101,10 +110,10 @@ func RemoveDeleted(ctx context.Context, store Store, isUsed func(Plane) bool, no
 			continue
 		}
 		if isUsed(p) {
-			failed = append(failed, store.Delete(ctx, name))
+			failed = append(failed, r.store.Delete(ctx, name))
 			continue
 		}
-		isRemoved, err := removeDeleted(ctx, store, name, p, now)
+		isRemoved, err := r.removeDeleted(ctx, name, p, now)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("the backups of the deleted cluster %s: %w", p, err))
 		}
@@ -116,8 +125,8 @@ func RemoveDeleted(ctx context.Context, store Store, isUsed func(Plane) bool, no
 }
 
 // removeDeleted removes the backups of one plane, its owners, and then its tombstone, when that is old enough.
-func removeDeleted(ctx context.Context, store Store, name string, p Plane, now time.Time) (bool, error) {
-	content, err := store.Get(ctx, name)
+func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now time.Time) (bool, error) {
+	content, err := r.store.Get(ctx, name)
 	if err != nil {
 		return false, err
 	}
@@ -128,21 +137,21 @@ func removeDeleted(ctx context.Context, store Store, name string, p Plane, now t
 	if now.Sub(mark.At) < KeepDeleted {
 		return false, nil
 	}
-	have, err := readOwners(ctx, store, p)
+	have, err := r.owners(ctx, p)
 	if err != nil {
 		return false, err
 	}
 	if !mark.isOf(have.last()) {
-		return false, store.Delete(ctx, name)
+		return false, r.store.Delete(ctx, name)
 	}
-	names, err := store.List(ctx, p.prefix())
+	names, err := r.store.List(ctx, p.prefix())
 	if err != nil {
 		return false, err
 	}
 	for _, object := range append(names, ownersPrefix+p.String()) {
-		if err := store.Delete(ctx, object); err != nil {
+		if err := r.store.Delete(ctx, object); err != nil {
 			return false, err
 		}
 	}
-	return true, store.Delete(ctx, name)
+	return true, r.store.Delete(ctx, name)
 }

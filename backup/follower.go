@@ -40,9 +40,8 @@ type Options struct {
 	Keys func() (Keys, error)
 	// Restores returns the orders of restores that the plane has executed, which each chain lists; nil: chains list none.
 	Restores func() ([]string, error)
-	// Owner returns the owner of the plane's data, for which the follower claims the plane's backups; nil: nothing is
-	// claimed.
-	Owner func() (Owner, error)
+	// Claim claims the plane's backups for its data, see Claimant; nil: nothing is claimed.
+	Claim func(context.Context) error
 	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
 	// store does not keep etcd's transaction open; default the system's.
 	Spool     string
@@ -122,7 +121,7 @@ func (f *Follower) Run(ctx context.Context) {
 			return
 		}
 		if errors.Is(err, ErrSuperseded) {
-			f.recordSuperseded()
+			f.recordSuperseded(err)
 			return
 		}
 		f.recordFailure(err)

@@ -156,31 +156,31 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		w := newWorld(t)
 		w.write(10, time.Second)
 		w.stop()
-		other := Plane{"clusters-a", "hc-a-2"}
+		records, other := NewRecords(w.store, testKeys(t)), Plane{"clusters-a", "hc-a-2"}
 		w.store.replace(other.prefix()+"20260101T000000.000Z-00000000/chain", []byte("other"))
 		for range 2 {
-			if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil {
+			if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 			sleep(KeepDeleted - time.Hour)
-			if n, err := RemoveDeleted(t.Context(), w.store, func(Plane) bool { return false }, time.Now()); n > 0 ||
+			if n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false }, time.Now()); n > 0 ||
 				err != nil {
 				t.Fatalf("%d were removed too early, %v", n, err)
 			}
 			sleep(2 * time.Hour)
-			n, err := RemoveDeleted(t.Context(), w.store, func(p Plane) bool { return p == testPlane }, time.Now())
+			n, err := records.RemoveDeleted(t.Context(), func(p Plane) bool { return p == testPlane }, time.Now())
 			if n > 0 || err != nil {
 				t.Fatalf("%d of a cluster that exists were removed, %v", n, err)
 			}
 		}
-		if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil {
+		if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		sleep(KeepDeleted + time.Hour)
-		if err := MarkDeleted(t.Context(), w.store, testPlane, "", time.Now()); err != nil { // again: the first counts
+		if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now()); err != nil { // again: the first counts
 			t.Fatal(err)
 		}
-		n, err := RemoveDeleted(t.Context(), w.store, func(Plane) bool { return false }, time.Now())
+		n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false }, time.Now())
 		if n != 1 || err != nil {
 			t.Fatalf("%d were removed, %v", n, err)
 		}

@@ -1,8 +1,7 @@
 package backup
 
 import (
-	"context"
-	"encoding/json"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -18,19 +17,42 @@ type Owner string
 var ErrSuperseded = errors.New("another management cluster has the plane")
 
 const (
-	// ownersPrefix is the prefix of the objects that list the owners of each plane. No namespace begins with a dot.
-	ownersPrefix = ".owners/"
 	// maxOwners bounds the list; each recovery or move adds one.
 	maxOwners = 1000
+	// maxDraws bounds the draws of an Identity: those of some hours.
+	maxDraws = 64
+	// drawEvery is the time after which a claim stores another draw.
+	drawEvery = 5 * time.Minute
 	// ownerEvery is the time after which a follower asks again whether its plane lives elsewhere.
 	ownerEvery = 15 * time.Second
 )
 
-// owners is the content of an object below ownersPrefix. The last owner has the plane.
+// Draw is a random word that a machine has drawn for a claim. A copy of the machine's disk does not have the draws that
+// the machine made after the copy.
+type Draw struct {
+	// Serial is one more than that of the draw that the store had.
+	Serial int64  `json:"serial"`
+	Word   string `json:"word"`
+}
+
+// Identity is what a machine keeps on its disk about its data of a plane. The disk has a draw before the store has it.
+type Identity struct {
+	Owner Owner  `json:"owner"`
+	Draws []Draw `json:"draws,omitempty"` // the last maxDraws, the newest last
+	// Confirmed: the store had the owner in a sealed list. From then on an older list, or one that is not sealed, says
+	// nothing.
+	Confirmed bool `json:"confirmed,omitempty"`
+}
+
+// owners is the sealed content of an object below ownersPrefix. The last owner has the plane.
 type owners struct {
 	Owners []Owner `json:"owners"`
 	// Taken is the last owner that has called Take. While it is the last one, no Claim adds another owner.
 	Taken Owner `json:"taken,omitempty"`
+	// Draw is the one of the last claim; the zero value before the first sealed one.
+	Draw Draw `json:"draw,omitzero"`
+
+	isSealed bool
 }
 
 func (o owners) last() Owner {
@@ -40,117 +62,58 @@ func (o owners) last() Owner {
 	return o.Owners[len(o.Owners)-1]
 }
 
-// readOwners returns the owners of a plane; none when none has claimed it, as before there were owners.
-func readOwners(ctx context.Context, store Store, p Plane) (o owners, err error) {
-	name := ownersPrefix + p.String()
-	content, err := store.Get(ctx, name)
-	if errors.Is(err, ErrNotFound) {
-		return owners{}, nil
-	}
-	if err != nil {
-		return owners{}, err
-	}
-	if err := json.Unmarshal(content, &o); err != nil || o.last() == "" {
-		return owners{}, fmt.Errorf("%s: %w: it lists no owner", name, ErrCorrupt)
-	}
-	return o, nil
-}
+// claimKind is what an owner wants of the backups of a plane.
+type claimKind int
 
-// Claim confirms that an owner is the last one of a plane, or makes it that. It is repeated, and has three outcomes:
-//
-//  1. nil: the owner is the last one.
-//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last
-//     one has taken the plane: then its data is of a version without owners, or never reached the store before the
-//     plane was recovered elsewhere. That stays so.
-//  3. Another error: the store does not answer, or its object is damaged; nothing is known.
-//
-// Of two owners that claim at the same time one is superseded at its next call.
-func Claim(ctx context.Context, store Store, p Plane, o Owner) error {
-	have, err := readOwners(ctx, store, p)
+const (
+	confirms claimKind = iota // it has data, and claims the plane unless another one has taken it
+	takes                     // its data is made from the backups, by a move, or new
+)
+
+// check returns nil when the owner is the last one, or may become it: ErrSuperseded when the plane lives elsewhere, and
+// ErrCorrupt when the list is not to be believed.
+func (o owners) check(id Identity, kind claimKind) error {
+	isLast := o.last() == id.Owner
 	switch {
-	case err != nil:
-		return err
-	case have.last() == o:
+	case o.last() == "": // nobody has claimed the plane, or the object is lost
 		return nil
-	case have.Taken != "" && have.Taken == have.last():
-		return fmt.Errorf("plane %s: %w", p, ErrSuperseded)
+	case id.Confirmed && !o.isSealed:
+		return fmt.Errorf("%w: it is not sealed, and this machine has seen a sealed one", ErrCorrupt)
+	case id.Confirmed && len(id.Draws) > 0 && o.Draw.Serial < id.Draws[0].Serial:
+		return fmt.Errorf("%w: it is older than those that this machine has stored", ErrCorrupt)
+	case !isLast && slices.Contains(o.Owners, id.Owner), !isLast && kind == confirms && o.Taken == o.last():
+		return ErrSuperseded
+	case isLast && o.Draw != (Draw{}) && !slices.Contains(id.Draws, o.Draw):
+		return fmt.Errorf("%w: a machine with a copy of this one's disk has claimed it", ErrSuperseded)
 	}
-	return have.add(ctx, store, p, o)
+	return nil
 }
 
-// Take makes an owner the last one whose data is made from the backups of the plane, or by a move, or is new. It may be
-// repeated, and has the outcomes of Claim; only an owner that was the last one before can be superseded.
-func Take(ctx context.Context, store Store, p Plane, o Owner) error {
-	have, err := readOwners(ctx, store, p)
-	if err != nil || have.last() == o && have.Taken == o {
-		return err
+// claimedBy returns the list after a claim by an owner that check accepts.
+func (o owners) claimedBy(id Identity, kind claimKind, d Draw) owners {
+	if kind == takes || o.last() == "" && id.Confirmed { // a lost list must not let older data claim the plane
+		o.Taken = id.Owner
 	}
-	have.Taken = o
-	return have.add(ctx, store, p, o)
+	if o.last() != id.Owner {
+		o.Owners = append(slices.Clone(o.Owners), id.Owner)
+	}
+	o.Owners = o.Owners[max(0, len(o.Owners)-maxOwners):]
+	o.Draw = d
+	return o
 }
 
-// IsOwned reports whether a plane has an owner.
-func IsOwned(ctx context.Context, store Store, p Plane) (bool, error) {
-	have, err := readOwners(ctx, store, p)
-	return have.last() != "", err
+// newDraw returns a draw that is later than all that the store and the machine have.
+func newDraw(have owners, id Identity) Draw {
+	serial := have.Draw.Serial
+	for _, d := range id.Draws {
+		serial = max(serial, d.Serial)
+	}
+	return Draw{Serial: serial + 1, Word: rand.Text()}
 }
 
-// add stores the owners with o as the last one.
-func (have owners) add(ctx context.Context, store Store, p Plane, o Owner) error {
-	if have.last() != o {
-		if slices.Contains(have.Owners, o) {
-			return fmt.Errorf("plane %s: %w", p, ErrSuperseded)
-		}
-		have.Owners = append(have.Owners, o)
-	}
-	if n := len(have.Owners); n > maxOwners {
-		have.Owners = have.Owners[n-maxOwners:]
-	}
-	content, err := json.Marshal(have)
-	if err != nil {
-		return err
-	}
-	return store.Put(ctx, ownersPrefix+p.String(), content)
-}
-
-// claim claims the follower's plane; without Options.Owner there is nothing to claim.
-func (f *Follower) claim(ctx context.Context) error {
-	if f.o.Owner == nil {
-		return nil
-	}
-	owner, err := f.o.Owner()
-	if err != nil {
-		return fmt.Errorf("the owner of the plane's data: %w", err)
-	}
-	return Claim(ctx, f.o.Store, f.o.Plane, owner)
-}
-
-// keepClaiming asks the store from time to time whether the plane lives elsewhere. When it does, keepClaiming records
-// that and calls end.
-func (f *Follower) keepClaiming(ctx context.Context, end func()) {
-	if f.o.Owner == nil {
-		return
-	}
-	for pause(ctx, ownerEvery) == nil {
-		attempt, cancel := context.WithTimeout(ctx, ownerEvery)
-		err := f.claim(attempt)
-		cancel()
-		if errors.Is(err, ErrSuperseded) { // any other error also shows in the chain
-			f.recordSuperseded()
-			end()
-			return
-		}
-	}
-}
-
-// recordSuperseded records that the plane lives elsewhere.
-func (f *Follower) recordSuperseded() {
-	f.mu.Lock()
-	isNew := !f.state.Superseded
-	f.state.Superseded = true
-	f.mu.Unlock()
-	if isNew {
-		f.o.Log.Warn("the backup of a plane ends: another management cluster has the plane")
-		f.o.Changed()
-	}
+// withDraw returns the identity with one more draw.
+func (id Identity) withDraw(d Draw) Identity {
+	id.Draws = append(slices.Clone(id.Draws), d)
+	id.Draws = id.Draws[max(0, len(id.Draws)-maxDraws):]
+	return id
 }

@@ -169,7 +169,7 @@ func decide(s situation, now time.Time) decision {
 		}
 	case s.Superseded:
 		r.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
-			Message: "another management cluster has the plane; this one never runs it again"}
+			Message: "another management cluster, or a copy of this one's disk, has the plane; this one never runs it again"}
 	}
 	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !isAway && (isReplaced || !s.Restore.isUnborn(last))
 	// Connections wait while the data or keys are replaced.

@@ -275,7 +275,7 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 			target.stored(key)
 			source.delete(key)
 			source.gone(key)
-			if exists, err := backup.Exists(t.Context(), source.store, backup.Plane(key)); !exists || err != nil {
+			if exists, err := source.records().Exists(t.Context(), backup.Plane(key)); !exists || err != nil {
 				t.Errorf("after the deletion on the source the backup: %v, %v", exists, err)
 			}
 			if disturbed {

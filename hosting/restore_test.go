@@ -72,6 +72,9 @@ func newRestoreWorld(t *testing.T) *restoreWorld {
 	return r
 }
 
+// records are those of the store, as another management cluster of the region reads them.
+func (r *restoreWorld) records() *backup.Records { return backup.NewRecords(r.store, r.keys) }
+
 // run starts hosting with backups, with the data of an earlier one.
 func (r *restoreWorld) run() {
 	r.Helper()

@@ -16,7 +16,8 @@ func TestI1ASupersededPlaneNeverRunsAgain(t *testing.T) {
 	r.available(key)
 	r.stored(key)
 	pid := r.pid(key)
-	if err := backup.Claim(t.Context(), r.store, backup.Plane(key), "elsewhere"); err != nil {
+	elsewhere := &heldIdentity{backup.Identity{Owner: "elsewhere"}}
+	if err := r.records().Claimant(backup.Plane(key), elsewhere).Claim(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	r.condition(key, hypershift.Available, "False", string(cluster.ReasonMovedAway))
@@ -38,7 +39,14 @@ func TestI1ASupersededPlaneNeverRunsAgain(t *testing.T) {
 	silent.isSilent.Store(false)
 	r.delete(key)
 	r.gone(key, pid)
-	if exists, err := backup.Exists(t.Context(), r.store, backup.Plane(key)); !exists || err != nil {
+	if exists, err := r.records().Exists(t.Context(), backup.Plane(key)); !exists || err != nil {
 		t.Errorf("after the deletion of the superseded plane its backup: %v, %v", exists, err)
 	}
 }
+
+// heldIdentity is the disk of another management cluster.
+type heldIdentity struct{ backup.Identity }
+
+func (h *heldIdentity) Load() (backup.Identity, error) { return h.Identity, nil }
+
+func (h *heldIdentity) Save(id backup.Identity) error { h.Identity = id; return nil }

@@ -50,7 +50,8 @@ type Options struct {
 	Record func(controlplane.ID) (controlplane.LastStart, error)
 	// Endpoint is HOST:PORT where customers reach the planes of this machine; planes that move here need it.
 	Endpoint string
-	// Spool is the directory for temporary files. Run creates it if it does not exist.
+	// Spool is the directory for temporary files, and for the notes of deletions that the store does not have yet. Run
+	// creates it if it does not exist.
 	Spool string
 
 	Log     *slog.Logger          // default: none
@@ -60,16 +61,17 @@ type Options struct {
 // Backups makes the backups of many planes. Use New. Its methods may be called by many goroutines.
 type Backups struct {
 	o         Options
+	records   *backup.Records
 	snapshots chan struct{}
 
 	mu        sync.Mutex
 	ctx       context.Context // of Run; nil before
 	changed   func(controlplane.ID)
 	followers map[controlplane.ID]*follower
-	early     map[controlplane.ID]bool         // planes that ran before Run
-	deleted   map[controlplane.ID]backup.Owner // clusters whose deletion is not in the store yet
-	wake      chan struct{}                    // holds one after a deletion
-	asked     map[controlplane.ID]bool         // planes whose restore was ordered before Run
+	early     map[controlplane.ID]bool            // planes that ran before Run
+	deleted   map[controlplane.ID]backup.Identity // clusters whose deletion is not complete, see Deleted
+	wake      chan struct{}                       // holds one after a deletion
+	asked     map[controlplane.ID]bool            // planes whose restore was ordered before Run
 	preparing map[controlplane.ID]*preparation
 	leaving   map[controlplane.ID]*leaving
 	windows   map[controlplane.ID]controlplane.BackupWindow
@@ -91,8 +93,9 @@ func New(o Options) *Backups {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	b := &Backups{o: o, snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
-		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]backup.Owner{}, wake: make(chan struct{}, 1),
+	b := &Backups{o: o, records: backup.NewRecords(o.Store, o.KMS),
+		snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
+		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]backup.Identity{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
 		leaving: map[controlplane.ID]*leaving{},
 		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
@@ -122,6 +125,9 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 		if err := os.RemoveAll(dir); err != nil {
 			return err
 		}
+	}
+	if err := b.readDeletions(); err != nil {
+		return err
 	}
 	b.mu.Lock()
 	b.ctx, b.changed = ctx, changed
@@ -184,13 +190,13 @@ func (b *Backups) start(id controlplane.ID) {
 	if b.o.Restores != nil {
 		restores = func() ([]string, error) { return b.o.Restores(id) }
 	}
-	var owner func() (backup.Owner, error)
+	var claim func(context.Context) error
 	if b.o.State != nil {
-		owner = func() (backup.Owner, error) { return b.owner(id) }
+		claim = b.claimant(id).Claim
 	}
 	f := &follower{cancel: cancel}
 	f.Follower = backup.New(backup.Options{
-		Keys: keys, Restores: restores, Owner: owner,
+		Keys: keys, Restores: restores, Claim: claim,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.followerChanged(id, f.Follower) },

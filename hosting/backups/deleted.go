@@ -2,12 +2,18 @@ package backups
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
 	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -16,25 +22,84 @@ const (
 	expireLimit = 10 * time.Minute // of one look
 )
 
+// deletionsName is the directory in the spool with a note for each deletion that is not complete: a file
+// NAMESPACE_NAME with the backup.Identity of the data.
+const deletionsName = "deleted"
+
 // Deleted records in the store that a cluster is deleted: its backups expire after backup.KeepDeleted, unless another
-// management cluster has the plane. It returns at once, and what fails is tried again until the process ends. A caller
-// may repeat it, and calls it once while the plane's state still names the owner of its data: the tombstone of a
-// cluster without an owner ends no backups of one that has an owner.
+// management cluster has the plane. It returns at once, and what fails is tried again, also by the next process. A
+// caller calls it while the plane's state still names the owner of its data, and again when the state is gone; it may
+// repeat both. The tombstone of a cluster without an owner ends no backups of one that has an owner.
 func (b *Backups) Deleted(id controlplane.ID) {
-	owner, err := b.readOwner(id)
+	identity, err := b.readIdentity(id)
 	if err != nil {
 		b.o.Log.Warn("the owner of a deleted plane's data cannot be read; its backups stay until an operator removes them",
 			"plane", id.String(), "error", err)
 	}
 	b.mu.Lock()
-	if have := b.deleted[id]; have == "" {
-		b.deleted[id] = owner
+	have, isKnown := b.deleted[id]
+	isNew := !isKnown || have.Owner == "" && identity.Owner != ""
+	if isNew {
+		b.deleted[id] = identity
 	}
 	b.mu.Unlock()
+	if isNew && identity.Owner != "" {
+		if err := b.noteDeletion(id, identity); err != nil {
+			b.o.Log.Warn("hosting could not note that a cluster is deleted; its backups stay if hosting ends now",
+				"plane", id.String(), "error", err)
+		}
+	}
 	select {
 	case b.wake <- struct{}{}:
 	default:
 	}
+}
+
+func (b *Backups) deletionPath(id controlplane.ID) string {
+	return filepath.Join(b.o.Spool, deletionsName, id.Namespace+"_"+id.Name) // a namespace has no underscore
+}
+
+// noteDeletion keeps on the disk whose data is deleted: the plane's state is about to go, and the store may be away.
+func (b *Backups) noteDeletion(id controlplane.ID, identity backup.Identity) error {
+	content, err := json.Marshal(identity)
+	if err != nil {
+		return err
+	}
+	path := b.deletionPath(id)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	return atomicfile.Write(path, content, 0o600)
+}
+
+// readDeletions reads the notes of an earlier process.
+func (b *Backups) readDeletions() error {
+	dir := filepath.Join(b.o.Spool, deletionsName)
+	notes, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, note := range notes {
+		namespace, name, ok := strings.Cut(note.Name(), "_")
+		if !ok || atomicfile.IsTemp(note.Name()) {
+			continue
+		}
+		var identity backup.Identity
+		path := filepath.Join(dir, note.Name())
+		content, err := os.ReadFile(path)
+		if err == nil {
+			err = json.Unmarshal(content, &identity)
+		}
+		if err != nil {
+			b.o.Log.Warn("the note of a cluster's deletion cannot be read; its backups stay until an operator removes them",
+				"note", path, "error", err)
+			continue
+		}
+		b.mu.Lock()
+		b.deleted[controlplane.ID{Namespace: namespace, Name: name}] = identity
+		b.mu.Unlock()
+	}
+	return nil
 }
 
 // keepExpiring stores which clusters are deleted and removes the backups of those that were deleted long ago.
@@ -67,15 +132,26 @@ func (b *Backups) markDeleted(ctx context.Context) bool {
 	list := maps.Clone(b.deleted)
 	b.mu.Unlock()
 	done := true
-	for id, owner := range list {
-		if err := backup.MarkDeleted(ctx, b.o.Store, backup.Plane(id), owner, time.Now()); err != nil {
+	for id, identity := range list {
+		if err := b.records.MarkDeleted(ctx, backup.Plane(id), identity, time.Now()); err != nil {
 			b.o.Log.Warn("the deletion of a cluster could not be stored beside its backups; it is tried again",
 				"plane", id.String(), "error", err)
 			done = false
 			continue
 		}
+		// While the data is there, isUsed must not take the tombstone for one of an earlier cluster of the name.
+		owner, err := b.readOwner(id)
+		if err != nil || owner != "" && owner == identity.Owner {
+			continue
+		}
+		if err := os.Remove(b.deletionPath(id)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			b.o.Log.Warn("the note of a cluster's deletion could not be removed; it is tried again", "plane", id.String(),
+				"error", err)
+			done = false
+			continue
+		}
 		b.mu.Lock()
-		if b.deleted[id] == owner {
+		if b.deleted[id].Owner == identity.Owner {
 			delete(b.deleted, id)
 		}
 		b.mu.Unlock()
@@ -87,7 +163,7 @@ func (b *Backups) markDeleted(ctx context.Context) bool {
 func (b *Backups) removeDeleted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, expireLimit)
 	defer cancel()
-	n, err := backup.RemoveDeleted(ctx, b.o.Store, b.isUsed, time.Now())
+	n, err := b.records.RemoveDeleted(ctx, b.isUsed, time.Now())
 	if n > 0 {
 		b.o.Log.Info("the backups of deleted clusters were removed", "clusters", n)
 	}

@@ -3,6 +3,8 @@ package backups
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -107,5 +109,63 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+	})
+}
+
+// Hosting is killed after it has deleted a plane's data and before the store has the tombstone: the next process stores
+// the tombstone, with the owner of the deleted data. While the data is there, the tombstone stays.
+func TestADeletionOutlivesItsProcess(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, keys, planes, spool := &mapStore{objects: map[string]string{}}, testKeys(t), t.TempDir(), t.TempDir()
+		dir := func(id controlplane.ID) string { return planes + "/" + id.Name }
+		start := func() (b *Backups, kill func()) {
+			b = New(Options{Store: store, KMS: keys, Spool: spool, Dir: dir, State: dir,
+				Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
+			ctx, cancel := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
+			synctest.Wait()
+			return b, func() {
+				cancel()
+				if err := <-ended; err != nil {
+					t.Error(err)
+				}
+			}
+		}
+		id := controlplane.ID{Namespace: "a", Name: "hc.x"}
+		b, kill := start()
+		if err := b.take(t.Context(), id); err != nil {
+			t.Fatal(err)
+		}
+		store.objects["a/hc.x/20260101T000000.000Z-00000000/chain"] = "x"
+		b.Deleted(id)
+		<-time.After(3 * time.Hour) // it takes long to stop the plane, and the collector runs meanwhile
+		if exists, err := b.records.Exists(t.Context(), backup.Plane(id)); exists || err != nil {
+			t.Errorf("the tombstone is not there: %v, %v", exists, err)
+		}
+		if err := store.Delete(t.Context(), ".deleted/a/hc.x"); err != nil { // as if the store had been away until now
+			t.Fatal(err)
+		}
+		store.setFailure(errors.New("no store"))
+		kill()
+		if err := os.RemoveAll(dir(id)); err != nil {
+			t.Fatal(err)
+		}
+		b, kill = start()
+		b.Deleted(id) // hosting deletes the plane again, and finds no data
+		<-time.After(time.Minute)
+		store.setFailure(nil)
+		<-time.After(time.Minute)
+		if exists, err := b.records.Exists(t.Context(), backup.Plane(id)); exists || err != nil {
+			t.Errorf("the next process has stored no tombstone: %v, %v", exists, err)
+		}
+		if notes, err := os.ReadDir(filepath.Join(spool, deletionsName)); len(notes) != 0 || err != nil {
+			t.Errorf("what is left on the disk: %v, %v", notes, err)
+		}
+		<-time.After(backup.KeepDeleted + 3*time.Hour)
+		if n := store.count(); n != 0 {
+			t.Errorf("%d objects after a week: %v", n, store.objects)
+		}
+		kill()
 	})
 }

@@ -3,7 +3,9 @@ package backups
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,10 +16,12 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// Files in the directory that hosting keeps about a plane. Both are deleted with the plane.
+// Files in the directory that hosting keeps about a plane. All are deleted with the plane.
 const (
 	// ownerName is the file with the backup.Owner of the plane's data on this machine.
 	ownerName = "backup-owner"
+	// identityName is the file with the whole backup.Identity; a version before kept the owner alone.
+	identityName = "backup-identity"
 	// supersededName is the file that shows that another management cluster has the plane.
 	supersededName = "superseded"
 )
@@ -34,19 +38,70 @@ func (b *Backups) readOwner(id controlplane.ID) (backup.Owner, error) {
 	return backup.Owner(strings.TrimSpace(string(content))), err
 }
 
-// owner returns the owner of a plane's data on this machine, and draws it at the first call.
-func (b *Backups) owner(id controlplane.ID) (backup.Owner, error) {
-	b.drawing.Lock()
-	defer b.drawing.Unlock()
-	have, err := b.readOwner(id)
-	if err != nil || have != "" {
+// keeper keeps the backup.Identity of a plane in the plane's state.
+type keeper struct {
+	b  *Backups
+	id controlplane.ID
+}
+
+// Load returns the identity of a plane's data on this machine, and draws the owner at the first call.
+func (k keeper) Load() (backup.Identity, error) {
+	k.b.drawing.Lock()
+	defer k.b.drawing.Unlock()
+	have, err := k.b.readIdentity(k.id)
+	if err != nil || have.Owner != "" {
 		return have, err
 	}
 	drawn := backup.Owner(rand.Text())
-	if err := os.MkdirAll(b.o.State(id), 0o700); err != nil {
-		return "", err
+	dir := k.b.o.State(k.id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return backup.Identity{}, err
 	}
-	return drawn, atomicfile.Write(filepath.Join(b.o.State(id), ownerName), []byte(drawn+"\n"), 0o600)
+	return backup.Identity{Owner: drawn}, atomicfile.Write(filepath.Join(dir, ownerName), []byte(drawn+"\n"), 0o600)
+}
+
+// Save keeps the identity. It refuses one of data that was deleted meanwhile.
+func (k keeper) Save(identity backup.Identity) error {
+	k.b.drawing.Lock()
+	defer k.b.drawing.Unlock()
+	owner, err := k.b.readOwner(k.id)
+	if err != nil {
+		return err
+	}
+	if owner != identity.Owner {
+		return fmt.Errorf("plane %s: its data was deleted", k.id)
+	}
+	content, err := json.Marshal(identity)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(k.b.o.State(k.id), identityName), content, 0o600)
+}
+
+// readIdentity returns the identity of a plane's data on this machine; one without an owner when none was drawn.
+func (b *Backups) readIdentity(id controlplane.ID) (identity backup.Identity, err error) {
+	owner, err := b.readOwner(id)
+	if err != nil || owner == "" {
+		return backup.Identity{}, err
+	}
+	path := filepath.Join(b.o.State(id), identityName)
+	content, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return backup.Identity{Owner: owner}, nil
+	}
+	if err != nil {
+		return backup.Identity{}, err
+	}
+	if err := json.Unmarshal(content, &identity); err != nil || identity.Owner != owner {
+		return backup.Identity{}, fmt.Errorf("%s is not the identity of owner %s: restore it, or delete the plane's data: "+
+			"hosting then recovers the plane from its backup", path, owner)
+	}
+	return identity, nil
+}
+
+// claimant returns what claims the backups of a plane for its data on this machine.
+func (b *Backups) claimant(id controlplane.ID) *backup.Claimant {
+	return b.records.Claimant(backup.Plane(id), keeper{b, id})
 }
 
 // take takes the backups of a plane for its data on this machine, before that data is made from them. No data of the
@@ -55,11 +110,7 @@ func (b *Backups) take(ctx context.Context, id controlplane.ID) error {
 	if b.o.State == nil {
 		return nil
 	}
-	owner, err := b.owner(id)
-	if err != nil {
-		return err
-	}
-	return backup.Take(ctx, b.o.Store, backup.Plane(id), owner)
+	return b.claimant(id).Take(ctx)
 }
 
 // takeNew takes the backups of a plane that is new here, and of which the store has no data. A plane of this name that
@@ -68,7 +119,7 @@ func (b *Backups) takeNew(ctx context.Context, id controlplane.ID) error {
 	if b.o.State == nil {
 		return nil
 	}
-	if isOwned, err := backup.IsOwned(ctx, b.o.Store, backup.Plane(id)); err != nil || !isOwned {
+	if isOwned, err := b.records.IsOwned(ctx, backup.Plane(id)); err != nil || !isOwned {
 		return err
 	}
 	return b.take(ctx, id)

@@ -8,23 +8,29 @@ import (
 	"testing"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
+
+func testKeys(t *testing.T) *envelope.KeyFile {
+	t.Helper()
+	keys, err := envelope.ParseKeys(envelope.NewKeyLine("k1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
 
 // A plane that is recovered keeps the backups when its management cluster of before comes back with data of a version
 // without owners. A plane of the same name that is new takes them.
 func TestI1ARecoveredPlaneStays(t *testing.T) {
-	dir, store := t.TempDir(), &mapStore{objects: map[string]string{}}
+	dir, store, keys := t.TempDir(), &mapStore{objects: map[string]string{}}, testKeys(t)
 	machine := func(name string) *Backups {
-		return New(Options{Store: store,
+		return New(Options{Store: store, KMS: keys,
 			State: func(id controlplane.ID) string { return filepath.Join(dir, name, id.Name) }})
 	}
 	claim := func(b *Backups, id controlplane.ID) error {
-		owner, err := b.owner(id)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return backup.Claim(context.Background(), store, backup.Plane(id), owner)
+		return b.claimant(id).Claim(context.Background())
 	}
 	id, ctx := controlplane.ID{Namespace: "a", Name: "hc"}, context.Background()
 	first, second := machine("first"), machine("second")

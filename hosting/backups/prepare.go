@@ -233,7 +233,7 @@ func (b *Backups) isLost(ctx context.Context, id controlplane.ID, p *preparation
 	}
 	for wait := retryPrepare; ; wait = min(2*wait, retryStoreLast) {
 		attempt, cancel := context.WithTimeout(ctx, answerLimit)
-		exists, err := backup.Exists(attempt, b.o.Store, backup.Plane(p.order.Source))
+		exists, err := b.records.Exists(attempt, backup.Plane(p.order.Source))
 		if err == nil && !exists {
 			if err = b.takeNew(attempt, id); errors.Is(err, backup.ErrSuperseded) {
 				exists, err = true, nil // the recovery fails with this error

@@ -1,0 +1,199 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"atoll.dev/envelope"
+)
+
+// ownersPrefix is the prefix of the objects that list the owners of each plane. No namespace begins with a dot.
+const ownersPrefix = ".owners/"
+
+// Records are the objects beside the chains: who has each plane, and which clusters were deleted. The lists of owners
+// are sealed, so that nobody who can only write the store ends a plane (decision 156). Use NewRecords. Many goroutines
+// may use Records.
+type Records struct {
+	store  Store
+	kms    envelope.KMS
+	opener *envelope.Opener
+}
+
+// NewRecords returns the records of a store, whose seals have data keys that the KMS wraps.
+func NewRecords(store Store, kms envelope.KMS) *Records {
+	return &Records{store: store, kms: kms, opener: envelope.NewOpener(kms)}
+}
+
+// owners returns the owners of a plane; none when none has claimed it, as before there were owners.
+func (r *Records) owners(ctx context.Context, p Plane) (o owners, err error) {
+	name := ownersPrefix + p.String()
+	content, err := r.store.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) {
+		return owners{}, nil
+	}
+	if err != nil {
+		return owners{}, err
+	}
+	// A version before stored the list without a seal. A sealed object is no JSON: bytes follow its first line.
+	if json.Unmarshal(content, &o) == nil && o.last() != "" {
+		o.Draw = Draw{}
+		return o, nil
+	}
+	plain, err := r.opener.Open(ctx, name, content)
+	if err != nil {
+		return owners{}, err
+	}
+	o = owners{isSealed: true}
+	if err := json.Unmarshal(plain, &o); err != nil || o.last() == "" {
+		return owners{}, fmt.Errorf("%s: %w: it lists no owner", name, ErrCorrupt)
+	}
+	return o, nil
+}
+
+// IsOwned reports whether a plane has an owner.
+func (r *Records) IsOwned(ctx context.Context, p Plane) (bool, error) {
+	have, err := r.owners(ctx, p)
+	return have.last() != "", err
+}
+
+// Keeper keeps the Identity of a machine's data of one plane on its disk.
+type Keeper interface {
+	// Load returns the identity. At its first call it draws the owner.
+	Load() (Identity, error)
+	// Save returns when the disk has the identity.
+	Save(Identity) error
+}
+
+// Claimant claims a plane's backups for the data on one machine. Many goroutines may use a Claimant.
+type Claimant struct {
+	records *Records
+	plane   Plane
+	keeper  Keeper
+
+	mu      sync.Mutex
+	pending Draw      // the draw that the disk has and the store may not have; the zero value: none
+	drawn   time.Time // when the store got the last draw of this Claimant; zero: never
+}
+
+// Claimant returns a Claimant of a plane.
+func (r *Records) Claimant(p Plane, k Keeper) *Claimant {
+	return &Claimant{records: r, plane: p, keeper: k}
+}
+
+// Claim confirms that the machine's data is the last owner of the plane, or makes it that. It is repeated, and has
+// three outcomes:
+//
+//  1. nil: the owner is the last one.
+//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last
+//     one has taken the plane: then its data is of a version without owners, or never reached the store before the
+//     plane was recovered elsewhere; or a machine with a copy of the disk has claimed the plane. That stays so.
+//  3. Another error: the store does not answer, or its list is damaged, not sealed, or an older one; nothing is known.
+//
+// Of two owners that claim at the same time one is superseded at its next call. Of two machines with the same disk the
+// one is superseded that claims second after the other has drawn; each draws at the first call and every drawEvery.
+func (c *Claimant) Claim(ctx context.Context) error { return c.claim(ctx, confirms) }
+
+// Take makes an owner the last one whose data is made from the backups of the plane, or by a move, or is new. It may be
+// repeated, and has the outcomes of Claim; only an owner that was the last one before can be superseded.
+func (c *Claimant) Take(ctx context.Context) error { return c.claim(ctx, takes) }
+
+func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	id, err := c.keeper.Load()
+	if err != nil {
+		return fmt.Errorf("the owner of the plane's data: %w", err)
+	}
+	have, err := c.records.owners(ctx, c.plane)
+	if err != nil {
+		return err
+	}
+	if err := have.check(id, kind); err != nil {
+		return fmt.Errorf("%s: %w", ownersPrefix+c.plane.String(), err)
+	}
+	if have.Draw == c.pending && have.isSealed { // it was stored, though the store did not answer
+		c.markDrawn()
+	}
+	if have.last() == id.Owner && have.isSealed && (kind == confirms || have.Taken == id.Owner) &&
+		!c.drawn.IsZero() && time.Since(c.drawn) < drawEvery {
+		return c.confirm(id)
+	}
+	if c.pending.Serial <= have.Draw.Serial {
+		c.pending = newDraw(have, id)
+		id = id.withDraw(c.pending)
+		if err := c.keeper.Save(id); err != nil {
+			return fmt.Errorf("the owner of the plane's data: %w", err)
+		}
+	}
+	if err := c.records.put(ctx, c.plane, have.claimedBy(id, kind, c.pending)); err != nil {
+		return err
+	}
+	c.markDrawn()
+	return c.confirm(id)
+}
+
+// markDrawn records that the store has the pending draw. The caller holds mu.
+func (c *Claimant) markDrawn() { c.pending, c.drawn = Draw{}, time.Now() }
+
+// confirm keeps that the store has the owner in a sealed list.
+func (c *Claimant) confirm(id Identity) error {
+	if id.Confirmed {
+		return nil
+	}
+	id.Confirmed = true
+	if err := c.keeper.Save(id); err != nil {
+		return fmt.Errorf("the owner of the plane's data: %w", err)
+	}
+	return nil
+}
+
+// put stores the owners of a plane, sealed.
+func (r *Records) put(ctx context.Context, p Plane, o owners) error {
+	key, err := envelope.NewDataKey(ctx, r.kms)
+	if err != nil {
+		return err
+	}
+	return putSealed(ctx, r.store, ownersPrefix+p.String(), key, o)
+}
+
+// claim claims the follower's plane; without Options.Claim there is nothing to claim.
+func (f *Follower) claim(ctx context.Context) error {
+	if f.o.Claim == nil {
+		return nil
+	}
+	return f.o.Claim(ctx)
+}
+
+// keepClaiming asks the store from time to time whether the plane lives elsewhere. When it does, keepClaiming records
+// that and calls end.
+func (f *Follower) keepClaiming(ctx context.Context, end func()) {
+	if f.o.Claim == nil {
+		return
+	}
+	for pause(ctx, ownerEvery) == nil {
+		attempt, cancel := context.WithTimeout(ctx, ownerEvery)
+		err := f.claim(attempt)
+		cancel()
+		if errors.Is(err, ErrSuperseded) { // any other error also shows in the chain
+			f.recordSuperseded(err)
+			end()
+			return
+		}
+	}
+}
+
+// recordSuperseded records that the plane lives elsewhere.
+func (f *Follower) recordSuperseded(why error) {
+	f.mu.Lock()
+	isNew := !f.state.Superseded
+	f.state.Superseded = true
+	f.mu.Unlock()
+	if isNew {
+		f.o.Log.Warn("the backup of a plane ends: another management cluster has the plane", "reason", why)
+		f.o.Changed()
+	}
+}
