@@ -78,8 +78,8 @@ func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last s
 	return last, n, err
 }
 
-// decodeAmounts returns the amounts of a placement, and none when they are damaged. The sum of the management cluster is
-// too small then: whoever adds up its placements to correct it finds the damage, and the other sums are right.
+// decodeAmounts returns the amounts of a placement, and none when they are damaged. The sum of the management cluster
+// is too small then: whoever adds up its placements to correct it finds the damage, and the other sums are right.
 func decodeAmounts(text []byte) (amounts Amounts) {
 	if text == nil || json.Unmarshal(text, &amounts) != nil {
 		return nil
