@@ -64,8 +64,9 @@ func (r *Records) IsOwned(ctx context.Context, p Plane) (bool, error) {
 type Keeper interface {
 	// Load returns the identity. At its first call it draws the owner.
 	Load() (Identity, error)
-	// Save returns when the disk has the identity.
-	Save(Identity) error
+	// Update replaces the identity of an owner by the result of change, and returns when the disk has that. Of two calls
+	// at once the second changes the result of the first: a draw that the disk loses would end the plane.
+	Update(of Owner, change func(Identity) Identity) error
 }
 
 // Claimant claims a plane's backups for the data on one machine. Many goroutines may use a Claimant.
@@ -104,18 +105,19 @@ func (c *Claimant) Take(ctx context.Context) error { return c.claim(ctx, takes) 
 func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	id, err := c.keeper.Load()
-	if err != nil {
-		return fmt.Errorf("the owner of the plane's data: %w", err)
-	}
 	have, err := c.records.owners(ctx, c.plane)
 	if err != nil {
 		return err
 	}
+	// The disk is read after the store: it has each draw of this machine before the store has it.
+	id, err := c.keeper.Load()
+	if err != nil {
+		return fmt.Errorf("the owner of the plane's data: %w", err)
+	}
 	if err := have.check(id, kind); err != nil {
 		return fmt.Errorf("%s: %w", ownersPrefix+c.plane.String(), err)
 	}
-	if have.Draw == c.pending && have.isSealed { // it was stored, though the store did not answer
+	if c.pending != (Draw{}) && have.Draw == c.pending { // it was stored, though the store did not answer
 		c.markDrawn()
 	}
 	if have.last() == id.Owner && have.isSealed && (kind == confirms || have.Taken == id.Owner) &&
@@ -123,11 +125,11 @@ func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
 		return c.confirm(id)
 	}
 	if c.pending.Serial <= have.Draw.Serial {
-		c.pending = newDraw(have, id)
-		id = id.withDraw(c.pending)
-		if err := c.keeper.Save(id); err != nil {
-			return fmt.Errorf("the owner of the plane's data: %w", err)
+		drawn := newDraw(have, id)
+		if err := c.update(id, func(id Identity) Identity { return id.withDraw(drawn) }); err != nil {
+			return err
 		}
+		c.pending = drawn
 	}
 	if err := c.records.put(ctx, c.plane, have.claimedBy(id, kind, c.pending)); err != nil {
 		return err
@@ -144,8 +146,14 @@ func (c *Claimant) confirm(id Identity) error {
 	if id.Confirmed {
 		return nil
 	}
-	id.Confirmed = true
-	if err := c.keeper.Save(id); err != nil {
+	return c.update(id, func(id Identity) Identity {
+		id.Confirmed = true
+		return id
+	})
+}
+
+func (c *Claimant) update(id Identity, change func(Identity) Identity) error {
+	if err := c.keeper.Update(id.Owner, change); err != nil {
 		return fmt.Errorf("the owner of the plane's data: %w", err)
 	}
 	return nil

@@ -70,6 +70,10 @@ const (
 	takes                     // its data is made from the backups, by a move, or new
 )
 
+// deleteList is the next step after a list that is not to be believed, when nobody has an explanation but a store that
+// was set back.
+const deleteList = "if the store was set back, delete the object: the plane that runs claims the backups again"
+
 // check returns nil when the owner is the last one, or may become it: ErrSuperseded when the plane lives elsewhere, and
 // ErrCorrupt when the list is not to be believed.
 func (o owners) check(id Identity, kind claimKind) error {
@@ -78,9 +82,9 @@ func (o owners) check(id Identity, kind claimKind) error {
 	case o.last() == "": // nobody has claimed the plane, or the object is lost
 		return nil
 	case id.Confirmed && !o.isSealed:
-		return fmt.Errorf("%w: it is not sealed, and this machine has seen a sealed one", ErrCorrupt)
+		return fmt.Errorf("%w: it is not sealed, and this machine has stored a sealed one; %s", ErrCorrupt, deleteList)
 	case id.Confirmed && len(id.Draws) > 0 && o.Draw.Serial < id.Draws[0].Serial:
-		return fmt.Errorf("%w: it is older than those that this machine has stored", ErrCorrupt)
+		return fmt.Errorf("%w: it is older than those that this machine has stored; %s", ErrCorrupt, deleteList)
 	case !isLast && slices.Contains(o.Owners, id.Owner), !isLast && kind == confirms && o.Taken == o.last():
 		return ErrSuperseded
 	case isLast && o.Draw != (Draw{}) && !slices.Contains(id.Draws, o.Draw):

@@ -17,7 +17,10 @@ type memoryKeeper struct{ id Identity }
 
 func (k *memoryKeeper) Load() (Identity, error) { return k.id, nil }
 
-func (k *memoryKeeper) Save(id Identity) error { k.id = id; return nil }
+func (k *memoryKeeper) Update(_ Owner, change func(Identity) Identity) error {
+	k.id = change(k.id)
+	return nil
+}
 
 // machine claims the plane for data that has an owner.
 type machine struct {

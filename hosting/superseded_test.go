@@ -49,4 +49,7 @@ type heldIdentity struct{ backup.Identity }
 
 func (h *heldIdentity) Load() (backup.Identity, error) { return h.Identity, nil }
 
-func (h *heldIdentity) Save(id backup.Identity) error { h.Identity = id; return nil }
+func (h *heldIdentity) Update(_ backup.Owner, change func(backup.Identity) backup.Identity) error {
+	h.Identity = change(h.Identity)
+	return nil
+}

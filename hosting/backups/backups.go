@@ -78,7 +78,7 @@ type Backups struct {
 	// preparations has a place for each order whose data is made now.
 	preparations chan struct{}
 	running      sync.WaitGroup
-	drawing      sync.Mutex // held while an owner is drawn
+	drawing      sync.Mutex // held while the identity of a plane's data changes; taken before mu
 }
 
 // follower is one plane's follower.

@@ -31,6 +31,7 @@ const deletionsName = "deleted"
 // caller calls it while the plane's state still names the owner of its data, and again when the state is gone; it may
 // repeat both. The tombstone of a cluster without an owner ends no backups of one that has an owner.
 func (b *Backups) Deleted(id controlplane.ID) {
+	b.drawing.Lock()
 	identity, err := b.readIdentity(id)
 	if err != nil {
 		b.o.Log.Warn("the owner of a deleted plane's data cannot be read; its backups stay until an operator removes them",
@@ -43,6 +44,7 @@ func (b *Backups) Deleted(id controlplane.ID) {
 		b.deleted[id] = identity
 	}
 	b.mu.Unlock()
+	b.drawing.Unlock()
 	if isNew && identity.Owner != "" {
 		if err := b.noteDeletion(id, identity); err != nil {
 			b.o.Log.Warn("hosting could not note that a cluster is deleted; its backups stay if hosting ends now",

@@ -139,6 +139,9 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		}
 		store.objects["a/hc.x/20260101T000000.000Z-00000000/chain"] = "x"
 		b.Deleted(id)
+		if err := b.claimant(id).Claim(t.Context()); err == nil { // the follower has not ended yet
+			t.Error("a claim after the deletion draws, and the tombstone would not be of the last draw")
+		}
 		<-time.After(3 * time.Hour) // it takes long to stop the plane, and the collector runs meanwhile
 		if exists, err := b.records.Exists(t.Context(), backup.Plane(id)); exists || err != nil {
 			t.Errorf("the tombstone is not there: %v, %v", exists, err)

@@ -60,18 +60,22 @@ func (k keeper) Load() (backup.Identity, error) {
 	return backup.Identity{Owner: drawn}, atomicfile.Write(filepath.Join(dir, ownerName), []byte(drawn+"\n"), 0o600)
 }
 
-// Save keeps the identity. It refuses one of data that was deleted meanwhile.
-func (k keeper) Save(identity backup.Identity) error {
+// Update changes the identity. It refuses to when the plane's cluster is deleted: the note of the deletion has the
+// draws of before, and would take a later one for that of another machine.
+func (k keeper) Update(of backup.Owner, change func(backup.Identity) backup.Identity) error {
 	k.b.drawing.Lock()
 	defer k.b.drawing.Unlock()
-	owner, err := k.b.readOwner(k.id)
+	identity, err := k.b.readIdentity(k.id)
 	if err != nil {
 		return err
 	}
-	if owner != identity.Owner {
-		return fmt.Errorf("plane %s: its data was deleted", k.id)
+	k.b.mu.Lock()
+	isDeleted := k.b.deleted[k.id].Owner == of
+	k.b.mu.Unlock()
+	if identity.Owner != of || isDeleted {
+		return fmt.Errorf("plane %s: its cluster was deleted", k.id)
 	}
-	content, err := json.Marshal(identity)
+	content, err := json.Marshal(change(identity))
 	if err != nil {
 		return err
 	}

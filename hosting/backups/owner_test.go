@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"atoll.dev/backup"
@@ -64,5 +65,28 @@ func TestI1ADiskWithoutAnAnswerStartsNoPlane(t *testing.T) {
 	b := New(Options{State: func(controlplane.ID) string { return state }})
 	if !b.IsSuperseded(controlplane.ID{Namespace: "a", Name: "hc"}) {
 		t.Error("a plane runs though its notes cannot be read")
+	}
+}
+
+// The follower of a plane that starts again claims while the one before it ends: no draw of either is lost, so the
+// plane is never taken for a copy of itself.
+func TestFollowersOfOneMachineAreNoCopies(t *testing.T) {
+	dir, store := t.TempDir(), &mapStore{objects: map[string]string{}}
+	b := New(Options{Store: store, KMS: testKeys(t),
+		State: func(id controlplane.ID) string { return filepath.Join(dir, id.Name) }})
+	id := controlplane.ID{Namespace: "a", Name: "hc"}
+	for range 10 {
+		var claims sync.WaitGroup
+		for range 4 {
+			claims.Go(func() {
+				if err := b.claimant(id).Claim(context.Background()); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		claims.Wait()
+	}
+	if err := b.claimant(id).Claim(context.Background()); err != nil {
+		t.Errorf("after many claims: %v", err)
 	}
 }
