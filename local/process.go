@@ -36,6 +36,9 @@ type Spec struct {
 // stopTimeout is how long a process may take over an orderly stop.
 const stopTimeout = 5 * time.Second
 
+// killTimeout is how long a process may take to end after SIGKILL: one that writes to a slow disk ends only afterwards.
+const killTimeout = 30 * time.Second
+
 // Record is the state of a process, saved in run/NAME.json.
 type Record struct {
 	Name  string   `json:"name"`
@@ -185,7 +188,7 @@ func (r Record) stop(ctx context.Context) error {
 	select {
 	case err := <-exited:
 		return err
-	case <-time.After(stopTimeout):
+	case <-time.After(killTimeout):
 		return fmt.Errorf("%s (pid %d) still runs after SIGKILL; see its log and `ps`", r.Name, r.PID)
 	}
 }

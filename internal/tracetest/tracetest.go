@@ -135,8 +135,8 @@ func (c *Collector) Spans() []Span {
 	return slices.Clone(c.spans)
 }
 
-// Await returns the spans when they satisfy enough. It fails the test after a
-// minute.
+// Await returns the spans when they satisfy enough. It fails the test after
+// three minutes.
 func (c *Collector) Await(t testing.TB, what string, enough func([]Span) bool) []Span {
 	t.Helper()
 	for deadline := time.After(3 * time.Minute); ; {
@@ -146,7 +146,7 @@ func (c *Collector) Await(t testing.TB, what string, enough func([]Span) bool) [
 		select {
 		case <-c.received:
 		case <-deadline:
-			t.Fatalf("not within a minute: %s; there are %+v", what, c.Spans())
+			t.Fatalf("not within three minutes: %s; there are %+v", what, c.Spans())
 		}
 	}
 }

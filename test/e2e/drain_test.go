@@ -42,6 +42,13 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 	for i := range workers {
 		workers[i] = w.transport(1 + i%2)
 	}
+	// The watch begins before the load, whose connections would hide which replica got the connection of the watch.
+	watch := w.watch(w.transport(2))
+	defer watch.Body.Close()
+	victim, other := first, second
+	if balancer.last.Load() == second { // the watch is on the replica that ends
+		victim, other = second, first
+	}
 	var running sync.WaitGroup
 	stopped := make(chan struct{})
 	stopLoad := sync.OnceFunc(func() { close(stopped) })
@@ -62,12 +69,6 @@ func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
 				}
 			}
 		})
-	}
-	watch := w.watch(w.transport(2))
-	defer watch.Body.Close()
-	victim, other := first, second
-	if balancer.last.Load() == second { // the watch is on the replica that ends
-		victim, other = second, first
 	}
 	testsite.Eventually(t, "both replicas serve", func() error {
 		if first.served.Load() < 2 || second.served.Load() < 2 || w.answered.Load() < 100 {
@@ -234,7 +235,8 @@ type platformReplica struct {
 	err          error
 }
 
-// startPlatform starts a replica with the flags of the region's own, ports of its own and 2 s of drain.
+// startPlatform starts a replica with the flags of the region's own, ports of its own and 10 s of drain: while it drains,
+// the balancer and the workers, which may wait for a processor, must move to the other replica.
 func startPlatform(t *testing.T, r *localtest.Region, name string) *platformReplica {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", r.Process("platform").PID))
 	if err != nil {
@@ -259,7 +261,7 @@ func startPlatform(t *testing.T, r *localtest.Region, name string) *platformRepl
 			i--
 		}
 	}
-	args = append(args, "--drain-for", "2s")
+	args = append(args, "--drain-for", "10s")
 	p.cmd = exec.Command(args[0], args[1:]...)
 	output, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	if err != nil {
@@ -295,7 +297,7 @@ func startPlatform(t *testing.T, r *localtest.Region, name string) *platformRepl
 }
 
 func (p *platformReplica) isReady() bool {
-	res, err := (&http.Client{Timeout: 5 * time.Second}).Get("http://" + p.ops + "/readyz")
+	res, err := (&http.Client{Timeout: testsite.HangLimit}).Get("http://" + p.ops + "/readyz")
 	if err != nil {
 		return false
 	}
@@ -303,7 +305,8 @@ func (p *platformReplica) isReady() bool {
 	return res.StatusCode == http.StatusOK
 }
 
-// balancer forwards connections to replicas that were ready when it asked last, which it does each 100 ms, in turn.
+// balancer forwards connections in turn to replicas that were ready when it asked last, which it does each 100 ms, and
+// to the one that was ready last while none is: a slow database makes both unready for a moment.
 type balancer struct {
 	address string
 	last    atomic.Pointer[platformReplica] // that got the last connection
@@ -314,7 +317,7 @@ func startBalancer(t *testing.T, first, second *platformReplica) *balancer {
 	b := &balancer{}
 	ctx, stop := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	ready := make([]atomic.Bool, len(replicas))
+	ready, readyAt := make([]atomic.Bool, len(replicas)), make([]atomic.Int64, len(replicas))
 	for i, r := range replicas {
 		ready[i].Store(true)
 		running.Go(func() {
@@ -324,7 +327,11 @@ func startBalancer(t *testing.T, first, second *platformReplica) *balancer {
 					tick.Stop()
 					return
 				case <-tick.C:
-					ready[i].Store(r.isReady())
+					isReady := r.isReady()
+					if isReady {
+						readyAt[i].Store(time.Now().UnixNano())
+					}
+					ready[i].Store(isReady)
 				}
 			}
 		})
@@ -338,8 +345,8 @@ func startBalancer(t *testing.T, first, second *platformReplica) *balancer {
 				return
 			}
 			i := turn % len(replicas)
-			if !ready[i].Load() {
-				i = (i + 1) % len(replicas)
+			if j := (i + 1) % len(replicas); !ready[i].Load() && (ready[j].Load() || readyAt[j].Load() > readyAt[i].Load()) {
+				i = j
 			}
 			replicas[i].served.Add(1)
 			b.last.Store(replicas[i])

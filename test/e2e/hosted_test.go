@@ -44,10 +44,10 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 		}
 		return err
 	}
-	localtest.Eventually(t, 90*time.Second, ready)
+	localtest.Eventually(t, 3*time.Minute, ready)
 	t.Logf("ready after %s", time.Since(begun).Round(time.Millisecond))
 	made, err := api.CreateCredential(ctx, client.ClusterID(cluster.ID),
-		platform.CredentialRequest{ExpirationSeconds: 600})
+		platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,11 +78,11 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	if _, err := use("create", "secret", "generic", "audited", "--from-literal=key=hidden"); err != nil {
 		t.Fatal(err)
 	}
-	localtest.Eventually(t, time.Minute, func() error { // the plane writes its log in the background
-		log := r.Atoll("cluster", "audit", cluster.Name, "--verb", "create,delete", "--resource", "secrets", "--since", "1h",
+	localtest.Eventually(t, 3*time.Minute, func() error { // the plane writes its log in the background
+		log, err := r.Try("cluster", "audit", cluster.Name, "--verb", "create,delete", "--resource", "secrets", "--since", "1h",
 			"-o", "json")
 		if !strings.Contains(log, `"name": "audited"`) || strings.Contains(log, "hidden") {
-			return fmt.Errorf("the audit log of the cluster: %s", log)
+			return fmt.Errorf("the audit log of the cluster: %s %v", log, err)
 		}
 		return nil
 	})
@@ -102,7 +102,7 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	}
 	localtest.Kill(t, r.Process("adapter").PID)
 	begun = time.Now()
-	localtest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		c, err := api.Cluster(ctx, client.ClusterID(cluster.ID))
 		if remote.StatusOf(err) == 404 {
 			return nil

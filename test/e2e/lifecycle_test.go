@@ -77,7 +77,7 @@ func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	namespace := "clusters-" + made["id"].(string)
 	await := func(generation string) {
 		t.Helper()
-		localtest.Eventually(t, 90*time.Second, func() error {
+		localtest.Eventually(t, 3*time.Minute, func() error {
 			status, c, err := callCLM(r, "GET", path, "")
 			if err != nil || status != 200 || !strings.HasPrefix(reconciled(c), "True@"+generation+" ") {
 				return fmt.Errorf("%d %v: %s", status, err, reconciled(c))
@@ -122,7 +122,7 @@ func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	if status, answer, err := callCLM(r, "DELETE", path, ""); err != nil || status != 202 {
 		t.Fatalf("delete: %d %v %v", status, answer, err)
 	}
-	localtest.Eventually(t, 90*time.Second, func() error {
+	localtest.Eventually(t, 3*time.Minute, func() error {
 		if status, c, err := callCLM(r, "GET", path, ""); err != nil || status != 404 {
 			return fmt.Errorf("%d %v %v", status, c, err)
 		}

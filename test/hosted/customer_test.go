@@ -51,7 +51,7 @@ func (w *world) createCustomer(name string) *customer {
 		w.t.Fatal(err)
 	}
 	// A call on a hanging connection times out and is repeated on another connection.
-	config.Timeout, config.QPS, config.Burst = 5*time.Second, -1, 0
+	config.Timeout, config.QPS, config.Burst = 20*time.Second, -1, 0
 	kube, err := dynamic.NewForConfig(config)
 	if err != nil {
 		w.t.Fatal(err)

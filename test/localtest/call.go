@@ -3,6 +3,7 @@ package localtest
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -21,7 +22,7 @@ func (r *Region) Curl(path string, args ...string) (status int, headers, body st
 	r.T.Helper()
 	head := filepath.Join(r.T.TempDir(), "head")
 	args = append([]string{
-		"-sS", "--max-time", "20", "-D", head, "--cacert", r.Env["ATOLL_CA"],
+		"-sS", "--max-time", "120", "-D", head, "--cacert", r.Env["ATOLL_CA"],
 		"--aws-sigv4", "aws:amz:" + r.Env["AWS_REGION"] + ":execute-api",
 		"--user", r.Env["AWS_ACCESS_KEY_ID"] + ":" + r.Env["AWS_SECRET_ACCESS_KEY"],
 		"-w", "\n%{http_code}", r.Env["ATOLL_ENDPOINT"] + path,
@@ -108,10 +109,13 @@ func (r *Region) ShowLogs() {
 	r.T.Logf("status:\n%s", out)
 }
 
-// Kill ends a process at once.
+// Kill ends a process at once, if it has not ended by itself since the test looked for it.
 func Kill(t testing.TB, pid int) {
 	t.Helper()
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+	if pid <= 0 { // to kill(2) it is a group of processes, such as that of the tests
+		t.Fatalf("kill: the process does not run (pid %d)", pid)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil && !errors.Is(err, syscall.ESRCH) {
 		t.Fatalf("kill %d: %v", pid, err)
 	}
 }
