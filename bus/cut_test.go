@@ -108,7 +108,7 @@ func TestI6AConnectionThatDropsAllPackets(t *testing.T) {
 		got := make(chan string, 10)
 		config := b.ca.client(t, "c1")
 		agent := NewClient(ClientOptions{Addr: wire.addr, TLS: config, ClientID: agentClientID("c1"),
-			KeepAlive: time.Second, DialTimeout: 500 * time.Millisecond,
+			KeepAlive: 3 * time.Second, DialTimeout: 5 * time.Second, // a busy machine pauses for less
 			MaxBackoff: 200 * time.Millisecond, Subscriptions: []string{sourceTopic("c1")},
 			Handler: func(_ context.Context, m Message) { m.Ack(); got <- m.Event.ID },
 			OnConnected: func(ctx context.Context) {

@@ -99,7 +99,7 @@ func (e *estate) identity(t *testing.T, name pki.Name, dir string) *pki.Identity
 	o := pki.IdentityOptions{Dir: dir, Name: name, URL: e.url, CAFile: e.region.CertFile(), Logger: quiet}
 	if !pki.Enrolled(filepath.Dir(e.region.CertFile()), dir, name) {
 		var err error
-		if o.Token, err = e.region.CreateToken(name, time.Minute); err != nil {
+		if o.Token, err = e.region.CreateToken(name, time.Hour); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestI7ARevokedAgentIsDisconnected(t *testing.T) {
 		t.Errorf("the revoked agent received %+v", p)
 	}
 	took := time.Since(begun)
-	if t.Logf("the broker closed the connection after %s", took); took > 50*time.Second { // the read's limit is a minute
+	if t.Logf("the broker closed the connection after %s", took); took > hangLimit/2 { // the limit of the read is longer
 		t.Error("the broker does not close the connection of a revoked agent")
 	}
 	if _, err := e.attempt(t, agent.ClientTLS("broker"), agentClientID("c1")); err == nil {
@@ -313,11 +313,13 @@ func TestI6AChangeOfCertificatesLosesNoEvent(t *testing.T) {
 	// The client repeats each publish until the server has the event, as Maestro and the
 	// agent do by resync.
 	var worst time.Duration
-	for n, end := 0, time.Now().Add(6*time.Second); time.Now().Before(end); n++ {
+	renewed := func() bool { return agent.Certificate().SerialNumber.Cmp(first) != 0 && len(connects) > 0 }
+	start := time.Now()
+	for n := 0; time.Since(start) < 6*time.Second || !renewed() && time.Since(start) < hangLimit; n++ {
 		id, begun := fmt.Sprint(n), time.Now()
 		for known := false; !known; {
 			err := client.Publish(t.Context(), agentTopic("c1"), testEvent(id))
-			if err != nil && !errors.Is(err, ErrDisconnected) {
+			if err != nil && !errors.Is(err, ErrDisconnected) && !errors.Is(err, ErrUnacknowledged) {
 				t.Fatal(err)
 			}
 			<-time.After(5 * time.Millisecond)
@@ -330,7 +332,7 @@ func TestI6AChangeOfCertificatesLosesNoEvent(t *testing.T) {
 		}
 		worst = max(worst, time.Since(begun))
 	}
-	if agent.Certificate().SerialNumber.Cmp(first) == 0 || len(connects) < 1 {
+	if !renewed() {
 		t.Errorf("no certificate changed in use: %d connections made again", len(connects))
 	}
 	t.Logf("%d connections made again; the longest pause was %s", len(connects), worst)

@@ -166,17 +166,19 @@ func (b *forgetfulBroker) client(t *testing.T, o ClientOptions) *Client {
 // A broker drops publishes above a quota without acknowledgement: each dropped publish fails within
 // the limit, and the others are not delayed, also if more are lost than the window has places.
 func TestI6LostAcknowledgementsBlockNoPublisher(t *testing.T) {
+	t.Parallel() // waits for two acknowledgement limits, which are longer than a pause of a busy machine
+	const events = 16
 	b := newForgetfulBroker(t, func(n int64) bool { return n%2 == 0 })
-	c := b.client(t, ClientOptions{AckTimeout: 400 * time.Millisecond, Window: 8})
+	c := b.client(t, ClientOptions{AckTimeout: 10 * time.Second, Window: 4})
 	lost, taken := 0, 0
-	results := make(chan error, 100)
-	for n := range 100 {
+	results := make(chan error, events)
+	for n := range events {
 		if err := c.PublishAsync(t.Context(), "t", testEvent(fmt.Sprint(n)),
 			func(err error) { results <- err }); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for range 100 {
+	for range events {
 		switch err := receive(t, results); {
 		case err == nil:
 			taken++
@@ -186,8 +188,8 @@ func TestI6LostAcknowledgementsBlockNoPublisher(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if lost != 50 || taken != 50 {
-		t.Errorf("%d events were taken and %d lost of 100", taken, lost)
+	if lost != events/2 || taken != events/2 {
+		t.Errorf("%d events were taken and %d lost of %d", taken, lost, events)
 	}
 	if n := b.connects.Load(); n != 1 {
 		t.Errorf("the client connected %d times", n)
@@ -213,7 +215,7 @@ func TestI6AConnectionWithoutAcknowledgementsIsReplaced(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if failed == 0 || b.connects.Load() != 2 {
+	if failed == 0 || b.connects.Load() < 2 { // more where a pause of the machine exceeds the limit
 		t.Errorf("%d events failed, on %d connections", failed, b.connects.Load())
 	}
 }
