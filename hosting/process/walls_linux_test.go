@@ -298,7 +298,7 @@ func (s *site) attack(t *testing.T) {
 		"status":{"addresses":[{"type":"InternalIP","address":%q}],
 		"daemonEndpoints":{"kubeletEndpoint":{"Port":%s}}}}`, host, port))
 
-	limit := time.After(time.Minute)
+	limit := time.After(3 * time.Minute)
 	for refused := false; !refused; { // the API server notices a webhook a moment later
 		err := create(core("configmaps"), "default",
 			`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"generateName":"x-"}}`)

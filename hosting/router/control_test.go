@@ -111,19 +111,27 @@ func TestAWakeEndsAtItsLimit(t *testing.T) {
 	ended := make(chan error, 1)
 	c := NewControl(func(ctx context.Context, _ string) (string, error) {
 		<-ctx.Done()
-		ended <- ctx.Err()
+		select {
+		case ended <- ctx.Err():
+		default: // an earlier one has ended
+		}
 		return "", ctx.Err()
 	})
 	w.serveControl(c)
 	c.Set([]Route{{ServerName: "a.example", Asleep: true}})
 	w.awaitRoutes(1)
-	if got := w.alertFor(helloFor("a.example")); got != string(alertInternalError) {
-		t.Errorf("%x", got)
-	}
-	select {
-	case <-ended:
-	case <-time.After(patience):
-		t.Error("hosting goes on with a wake that nobody awaits")
+	for limit := time.Now().Add(patience); ; { // on a busy machine the limit may end before hosting hears of the wake
+		if got := w.alertFor(helloFor("a.example")); got != string(alertInternalError) {
+			t.Errorf("%x", got)
+		}
+		select {
+		case <-ended:
+			return
+		case <-time.After(time.Second):
+		}
+		if time.Now().After(limit) {
+			t.Fatal("hosting goes on with a wake that nobody awaits")
+		}
 	}
 }
 

@@ -136,7 +136,7 @@ func (m *member) snapshot(t *testing.T, path string) {
 // events returns the changes from revision from to revision to.
 func (m *member) events(t *testing.T, from, to int64) (list []*mvccpb.Event) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	stream, err := etcdserverpb.NewWatchClient(m.reads).Watch(ctx)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -303,7 +302,7 @@ func (p *plane) customResource(t *testing.T) {
 	if _, err := boats.Patch(background, "test", types.MergePatchType, []byte(`{"spec":{"oars":0}}`), metav1.PatchOptions{}); !apierrors.IsInvalid(err) {
 		t.Errorf("against the schema: %v, want invalid", err)
 	}
-	ctx, cancel := context.WithTimeout(background, 20*time.Second)
+	ctx, cancel := context.WithTimeout(background, hangLimit)
 	defer cancel()
 	watch, err := boats.Watch(ctx, metav1.ListOptions{})
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
@@ -129,6 +130,9 @@ func (p *plane) kill() {
 	<-p.exited
 }
 
+// hangLimit bounds each wait. Only a hang exceeds it, on a machine under any load.
+const hangLimit = 5 * time.Minute
+
 // stop asks the process to end and returns its exit code and how long it took.
 func (p *plane) stop() (int, time.Duration) {
 	p.t.Helper()
@@ -136,7 +140,7 @@ func (p *plane) stop() (int, time.Duration) {
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
-	return p.wait(20 * time.Second), time.Since(began)
+	return p.wait(hangLimit), time.Since(began)
 }
 
 // wait waits for the process to end and returns its exit code.
@@ -154,7 +158,7 @@ func (p *plane) wait(limit time.Duration) int {
 // complaint waits for the process to fail and returns the last line on its standard error.
 func (p *plane) complaint() string {
 	p.t.Helper()
-	if code := p.wait(20 * time.Second); code != 1 {
+	if code := p.wait(hangLimit); code != 1 {
 		p.t.Fatalf("exit code %d, want 1", code)
 	}
 	if _, err := os.Stat(filepath.Join(p.dir, "ready")); err == nil {
@@ -186,7 +190,7 @@ func (p *plane) client() *kubernetes.Clientset {
 // eventually tries until try succeeds.
 func (p *plane) eventually(what string, try func() error) {
 	p.t.Helper()
-	deadline := time.After(2 * time.Minute)
+	deadline := time.After(hangLimit)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
 	for {
@@ -202,15 +206,20 @@ func (p *plane) eventually(what string, try func() error) {
 	}
 }
 
-// address returns a loopback address that nobody listens on.
+// address returns a loopback address that nobody listens on. Its port is none of those that the system gives to
+// outgoing connections: it stays free until a plane listens, and between two starts of a plane.
 func address(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	var err error
+	for range 1000 {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String()
+	t.Fatalf("no port is free: %v", err)
+	return ""
 }
 
 // dataDir returns a directory for a plane that is there no more after the test.

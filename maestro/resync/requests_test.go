@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"atoll.dev/api/work"
@@ -30,6 +31,10 @@ func (f agentsFunc) ApplyComparison(context.Context, work.Consumer, ledger.Compa
 // TestI6AnAgentThatCannotBeAskedDelaysNoOther: one consumer's message is refused
 // each time, and another's is never acknowledged; all others are asked at once.
 func TestI6AnAgentThatCannotBeAskedDelaysNoOther(t *testing.T) {
+	synctest.Test(t, testUnaskableAgent)
+}
+
+func testUnaskableAgent(t *testing.T) {
 	var mu sync.Mutex
 	counts := map[string]int{}
 	limited, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -295,12 +294,11 @@ type chartCluster struct {
 
 func startCluster(t *testing.T, kube string) *chartCluster {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	dir := t.TempDir()
+	address, err := freePort()
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir, address := t.TempDir(), l.Addr().String()
-	l.Close()
 	cmd := exec.Command(kube, "serve", "--data-dir", dir, "--listen", address)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := cmd.Start(); err != nil {
@@ -311,7 +309,7 @@ func startCluster(t *testing.T, kube string) *chartCluster {
 		cmd.Wait()
 	})
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
-	for end := time.Now().Add(90 * time.Second); ; <-time.After(100 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
 		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err == nil {
 			config.QPS, config.Burst = 500, 500

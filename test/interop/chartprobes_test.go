@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -93,7 +94,7 @@ func runWhileProbed(t *testing.T, cmd *exec.Cmd, probe func()) {
 // retry calls a function until it succeeds. Its limit is for a hang only.
 func retry(t *testing.T, what string, do func() error) {
 	t.Helper()
-	for end := time.Now().Add(90 * time.Second); ; <-time.After(50 * time.Millisecond) {
+	for end := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
 		err := do()
 		if err == nil {
 			return
@@ -108,12 +109,14 @@ func retry(t *testing.T, what string, do func() error) {
 func freeAddresses(t *testing.T, number int) (addresses []string) {
 	t.Helper()
 	for range number {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		address, err := freePort()
+		for err == nil && slices.Contains(addresses, address) {
+			address, err = freePort()
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		addresses = append(addresses, l.Addr().String())
+		addresses = append(addresses, address)
 	}
 	return addresses
 }

@@ -266,7 +266,7 @@ func (w *world) startAgentOn(t *testing.T, c *cluster, flags ...string) *process
 			t.Logf("our agent's log: %s", tail(p.log))
 		}
 	})
-	client := &http.Client{Timeout: 5 * time.Second}
+	client := &http.Client{Timeout: patience}
 	eventually(t, "our agent is ready", func() error {
 		resp, err := client.Get("http://" + ops + "/readyz")
 		if err != nil {

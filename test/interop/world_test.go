@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -242,7 +243,7 @@ func (p *process) stop() error {
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		p.cmd.Process.Kill()
 		<-p.done
 		return fmt.Errorf("%s did not end when it was asked to; its log: %s", p.name, tail(p.log))
@@ -282,12 +283,15 @@ func eventually(t *testing.T, what string, check func() error) {
 }
 
 func freePort() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	var err error
+	for range 1000 { // not one of the ports that the system gives to outgoing connections
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+mathrand.IntN(18000))); err == nil {
+			defer l.Close()
+			return l.Addr().String(), nil
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", err
 }
 
 // identity are files of a key and a certificate, as foreign programs want them.

@@ -88,12 +88,12 @@ func FreeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// ListenAgain listens on an address of Listen or FreeAddress. It retries for 10 s while the previous listener's process
+// ListenAgain listens on an address of Listen or FreeAddress. It retries for a minute while the previous listener's process
 // still holds the address.
 func ListenAgain(address string) (l net.Listener, err error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for range 200 {
+	for range 1200 {
 		if l, err = net.Listen("tcp", address); err == nil {
 			return l, nil
 		}
