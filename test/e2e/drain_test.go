@@ -235,8 +235,8 @@ type platformReplica struct {
 	err          error
 }
 
-// startPlatform starts a replica with the flags of the region's own, ports of its own and 10 s of drain: while it drains,
-// the balancer and the workers, which may wait for a processor, must move to the other replica.
+// startPlatform starts a replica with the flags of the region's own, ports of its own and 10 s of drain: while it
+// drains, the balancer and the workers, which may wait for a processor, must move to the other replica.
 func startPlatform(t *testing.T, r *localtest.Region, name string) *platformReplica {
 	line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", r.Process("platform").PID))
 	if err != nil {

@@ -79,8 +79,8 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error { // the plane writes its log in the background
-		log, err := r.Try("cluster", "audit", cluster.Name, "--verb", "create,delete", "--resource", "secrets", "--since", "1h",
-			"-o", "json")
+		log, err := r.Try("cluster", "audit", cluster.Name, "--verb", "create,delete", "--resource", "secrets",
+			"--since", "1h", "-o", "json")
 		if !strings.Contains(log, `"name": "audited"`) || strings.Contains(log, "hidden") {
 			return fmt.Errorf("the audit log of the cluster: %s %v", log, err)
 		}

@@ -88,8 +88,8 @@ func FreeAddress(t testing.TB) string {
 	return l.Addr().String()
 }
 
-// ListenAgain listens on an address of Listen or FreeAddress. It retries for a minute while the previous listener's process
-// still holds the address.
+// ListenAgain listens on an address of Listen or FreeAddress. It retries for a minute while the previous listener's
+// process still holds the address.
 func ListenAgain(address string) (l net.Listener, err error) {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
