@@ -248,6 +248,10 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rt.refuse(w, r, caller, e)
 			return
 		}
+		if !isClean(r.URL.Path) { // also /clusters/%2e%2e, in which http.ServeMux sees a name
+			rest.Fail(w, r, rest.Errorf(http.StatusNotFound, "not-found", "there is nothing at a path with . or .. or //"))
+			return
+		}
 	}
 	caller.RequestID = rest.OperationID(r.Context())
 	ctx = context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
@@ -265,11 +269,17 @@ func (rt *Router) class(r *http.Request) Class {
 // matches reports whether a request reaches a registered handler. http.ServeMux
 // also matches a path that it redirects to its clean form.
 func (rt *Router) matches(r *http.Request) bool {
-	clean := path.Clean(r.URL.Path)
-	if strings.HasSuffix(r.URL.Path, "/") && clean != "/" {
+	return isClean(r.URL.Path) && rt.muxOf(r).Route(r) != ""
+}
+
+// isClean reports whether a path, decoded, has no segment that is empty, . or .. except an empty one at its end. A
+// service behind this one could take such a segment of an id for another place.
+func isClean(decoded string) bool {
+	clean := path.Clean(decoded)
+	if strings.HasSuffix(decoded, "/") && clean != "/" {
 		clean += "/"
 	}
-	return clean == r.URL.Path && rt.muxOf(r).Route(r) != ""
+	return clean == decoded
 }
 
 func (rt *Router) refuse(w http.ResponseWriter, r *http.Request, caller Identity, e *rest.Error) {
