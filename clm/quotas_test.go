@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
 )
 
 // quotaEntities are the kinds that quotas count. No adapter is required, so that a DELETE removes a resource at once,
@@ -31,7 +32,14 @@ func (a *testAPI) tenantOf(account string) *testAPI {
 // startQuotas starts a server with default limits of accounts.
 func startQuotas(t testing.TB, dsn string, limits map[string]int64) *testAPI {
 	t.Helper()
-	a, _ := startAs(t, dsn, quotaEntities, func(o *Options) { o.Quotas = limits })
+	return startQuotasOnStore(t, dsn, limits, store.Options.Patient)
+}
+
+// startQuotasOnStore is startQuotas with a store of these options.
+func startQuotasOnStore(t testing.TB, dsn string, limits map[string]int64,
+	adapt func(store.Options) store.Options) *testAPI {
+	t.Helper()
+	a, _ := startOnStore(t, dsn, quotaEntities, adapt, func(o *Options) { o.Quotas = limits })
 	a.agreed = nil // these kinds are not in its document
 	a.caller = Caller{Name: "system:operator", System: true}
 	return a
