@@ -2,16 +2,19 @@ package clm
 
 import (
 	"context"
+	"crypto/rsa"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
-	"github.com/MicahParks/jwkset"
+	"github.com/go-jose/go-jose/v4"
+	"github.com/golang-jwt/jwt/v5"
 )
 
 const (
@@ -26,19 +29,23 @@ const (
 	maxTried = 32
 )
 
-// errKeys is the error of a verification for which no keys could be loaded.
-var errKeys = errors.New("no keys")
+var (
+	// errKeys is the error of a verification for which no keys could be loaded.
+	errKeys = errors.New("no keys")
+	// errUnknownKey is the error of a key id that the issuer does not publish.
+	errUnknownKey = errors.New("the issuer has no such key")
+)
 
-// keyCache holds the keys of one issuer. It decides when to load them; jwkset stores them and keyfunc finds the
-// key of a token. It loads nothing before the first token. Its methods may be called from several goroutines.
+// keyCache holds the keys of one issuer, and decides when to load them. It loads nothing before the first token. Its
+// methods may be called from several goroutines.
 type keyCache struct {
-	jwkset.Storage // the known keys
-	load           func(context.Context) ([]jwkset.JWK, error)
+	load func(context.Context) ([]jose.JSONWebKey, error)
 
 	mu      sync.Mutex
-	loaded  time.Time // the end of the last successful load; zero: no keys are known
-	tried   time.Time // the start of the last load
-	running *keyLoad  // nil: no load runs
+	keys    []jose.JSONWebKey // of the last successful load
+	loaded  time.Time         // the end of the last successful load; zero: no keys are known
+	tried   time.Time         // the start of the last load
+	running *keyLoad          // nil: no load runs
 }
 
 // keyLoad is one attempt to load an issuer's keys.
@@ -47,31 +54,59 @@ type keyLoad struct {
 	err  error
 }
 
-func newKeyCache(load func(context.Context) ([]jwkset.JWK, error)) *keyCache {
-	return &keyCache{Storage: jwkset.NewMemoryStorage(), load: load}
+func newKeyCache(load func(context.Context) ([]jose.JSONWebKey, error)) *keyCache {
+	return &keyCache{load: load}
 }
 
-// KeyRead returns the key with an id. It loads the keys if the key is unknown or the known keys are old. The
-// error is errKeys if no keys are known and they cannot be loaded, and jwkset.ErrKeyNotFound if the issuer has
-// no such key.
-func (k *keyCache) KeyRead(ctx context.Context, id string) (jwkset.JWK, error) {
-	err := k.ensure(ctx, func() bool {
-		_, err := k.Storage.KeyRead(ctx, id)
-		return err == nil
-	})
-	if err != nil {
-		return jwkset.JWK{}, err
+// keyOf returns the function that finds the key of a token for its verification: the key that the token names, or, for
+// a token that names none, the keys that findAll returns.
+func (k *keyCache) keyOf(ctx context.Context) jwt.Keyfunc {
+	return func(token *jwt.Token) (any, error) {
+		if named, ok := token.Header["kid"]; ok {
+			id, isText := named.(string)
+			if !isText {
+				return nil, errors.New("the key id of the token is no text")
+			}
+			key, err := k.find(ctx, id)
+			return key.Key, err
+		}
+		keys, err := k.findAll(ctx)
+		var set jwt.VerificationKeySet
+		for _, key := range keys {
+			set.Keys = append(set.Keys, key.Key)
+		}
+		return set, err
 	}
-	return k.Storage.KeyRead(ctx, id)
 }
 
-// KeyReadAll returns at most maxTried keys. It loads the keys if none is known or the known keys are old.
-func (k *keyCache) KeyReadAll(ctx context.Context) ([]jwkset.JWK, error) {
+// find returns the key with an id. It loads the keys if the key is unknown or the known keys are old. The
+// error is errKeys if no keys are known and they cannot be loaded, and errUnknownKey if the issuer has no such
+// key.
+func (k *keyCache) find(ctx context.Context, id string) (jose.JSONWebKey, error) {
+	if err := k.ensure(ctx, func() bool { return k.indexOf(id) >= 0 }); err != nil {
+		return jose.JSONWebKey{}, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := k.indexOf(id); i >= 0 {
+		return k.keys[i], nil
+	}
+	return jose.JSONWebKey{}, errUnknownKey
+}
+
+// indexOf returns the index of the key with an id, -1 if it is unknown. The caller holds k.mu.
+func (k *keyCache) indexOf(id string) int {
+	return slices.IndexFunc(k.keys, func(key jose.JSONWebKey) bool { return key.KeyID == id })
+}
+
+// findAll returns at most maxTried keys. It loads the keys if none is known or the known keys are old.
+func (k *keyCache) findAll(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if err := k.ensure(ctx, k.hasKeys); err != nil {
 		return nil, err
 	}
-	keys, err := k.Storage.KeyReadAll(ctx)
-	return keys[:min(len(keys), maxTried)], err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.keys[:min(len(k.keys), maxTried)], nil
 }
 
 // reload loads the keys again, unless the last load began less than keysPause ago. Known keys stay if the load
@@ -117,14 +152,11 @@ func (k *keyCache) ensure(ctx context.Context, sufficient func() bool) error {
 // run performs a load and ends it. After an error the known keys stay.
 func (k *keyCache) run(ctx context.Context, l *keyLoad) {
 	keys, err := k.load(context.WithoutCancel(ctx)) // other callers wait for this load, too
-	if err == nil {
-		err = k.KeyReplaceAll(ctx, keys)
-	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	switch {
 	case err == nil:
-		k.loaded = time.Now()
+		k.keys, k.loaded = keys, time.Now()
 	case !k.hasKeys():
 		k.tried = time.Time{} // without keys every token fails, so the next caller loads again at once
 	}
@@ -133,7 +165,7 @@ func (k *keyCache) run(ctx context.Context, l *keyLoad) {
 }
 
 // loadFile returns the keys in a file.
-func loadFile(name string) ([]jwkset.JWK, error) {
+func loadFile(name string) ([]jose.JSONWebKey, error) {
 	data, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
@@ -142,7 +174,7 @@ func loadFile(name string) ([]jwkset.JWK, error) {
 }
 
 // loadURL returns the keys that an issuer serves.
-func loadURL(ctx context.Context, client *http.Client, url string) ([]jwkset.JWK, error) {
+func loadURL(ctx context.Context, client *http.Client, url string) ([]jose.JSONWebKey, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -165,27 +197,30 @@ func loadURL(ctx context.Context, client *http.Client, url string) ([]jwkset.JWK
 	return parseKeys(data)
 }
 
-// parseKeys returns the RSA keys for signatures in a JWK set (RFC 7517). It skips other keys and keys that jwkset
-// refuses, because they must not lock out the holders of tokens with good keys. A set without usable key is an
-// error.
-func parseKeys(data []byte) ([]jwkset.JWK, error) {
-	var set jwkset.JWKSMarshal
+// parseKeys returns the RSA keys for signatures in a JWK set (RFC 7517). It skips other keys and keys that
+// cannot be decoded, because they must not lock out the holders of tokens with good keys. A set without usable key is
+// an error.
+func parseKeys(data []byte) ([]jose.JSONWebKey, error) {
+	var set struct {
+		Keys []json.RawMessage `json:"keys"`
+	}
 	if err := json.Unmarshal(data, &set); err != nil {
 		return nil, fmt.Errorf("reading a key set: %w", err)
 	}
-	var keys []jwkset.JWK
+	var keys []jose.JSONWebKey
 	var refused error
-	for _, m := range set.Keys {
-		isForSignatures := m.USE == "" || m.USE == jwkset.UseSig
-		if m.KTY != jwkset.KtyRSA || !isForSignatures || m.ALG != "" && m.ALG != jwkset.AlgRS256 {
+	for _, text := range set.Keys {
+		var key jose.JSONWebKey
+		if err := key.UnmarshalJSON(text); err != nil {
+			refused = fmt.Errorf("a key cannot be decoded: %w", err)
 			continue
 		}
-		key, err := jwkset.NewJWKFromMarshal(m, jwkset.JWKMarshalOptions{}, jwkset.JWKValidateOptions{})
-		if err != nil {
-			refused = fmt.Errorf("key %q: %w", m.KID, err)
-			continue
+		_, isRSA := key.Key.(*rsa.PublicKey)
+		isForSignatures := key.Use == "" || key.Use == "sig"
+		isRS256 := key.Algorithm == "" || key.Algorithm == string(jose.RS256)
+		if isRSA && key.Valid() && isForSignatures && isRS256 {
+			keys = append(keys, key)
 		}
-		keys = append(keys, key)
 	}
 	if len(keys) == 0 {
 		return nil, errors.Join(errors.New("the key set has no RSA key for signatures"), refused)

@@ -18,7 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/MicahParks/jwkset"
+	"github.com/go-jose/go-jose/v4"
 )
 
 // fakeIssuer is an issuer with keys. Its load fails with err if err is set, and waits for release if release is
@@ -30,7 +30,7 @@ type fakeIssuer struct {
 	loads   atomic.Int32
 }
 
-func (f *fakeIssuer) load(context.Context) ([]jwkset.JWK, error) {
+func (f *fakeIssuer) load(context.Context) ([]jose.JSONWebKey, error) {
 	f.loads.Add(1)
 	if f.release != nil {
 		<-f.release
@@ -60,9 +60,9 @@ func TestKeysAreLoadedForTokens(t *testing.T) {
 		keys := newKeyCache(issuer.load)
 		step := func(what, id string, wantLoads int32, wantError error) {
 			t.Helper()
-			key, err := keys.KeyRead(t.Context(), id)
-			if !errors.Is(err, wantError) || err == nil && key.Marshal().KID != id {
-				t.Errorf("%s: key %q, %v; want %v", what, key.Marshal().KID, err, wantError)
+			key, err := keys.find(t.Context(), id)
+			if !errors.Is(err, wantError) || err == nil && key.KeyID != id {
+				t.Errorf("%s: key %q, %v; want %v", what, key.KeyID, err, wantError)
 			}
 			if n := issuer.loads.Load(); n != wantLoads {
 				t.Errorf("%s: %d loads, want %d", what, n, wantLoads)
@@ -73,17 +73,17 @@ func TestKeysAreLoadedForTokens(t *testing.T) {
 		}
 		step("the first token", "k1", 1, nil)
 		step("the second token", "k1", 1, nil)
-		step("an unknown key within the pause", "k2", 1, jwkset.ErrKeyNotFound)
+		step("an unknown key within the pause", "k2", 1, errUnknownKey)
 		<-time.After(keysPause + time.Second)
 		issuer.ids = []string{"k2"}
 		step("an unknown key after the pause", "k2", 2, nil)
-		step("a key that the issuer has revoked", "k1", 2, jwkset.ErrKeyNotFound)
+		step("a key that the issuer has revoked", "k1", 2, errUnknownKey)
 
 		<-time.After(keysFresh + time.Second)
 		issuer.err = errors.New("the issuer is down")
 		step("old keys while the issuer is down", "k2", 3, nil)
 		<-time.After(keysPause + time.Second)
-		step("an unknown key while the issuer is down", "k3", 4, jwkset.ErrKeyNotFound)
+		step("an unknown key while the issuer is down", "k3", 4, errUnknownKey)
 		<-time.After(keysPause + time.Second)
 		issuer.err, issuer.ids = nil, []string{"k3"}
 		step("old keys after the issuer's return", "k3", 5, nil)
@@ -95,12 +95,12 @@ func TestKeysAreRetriedAtOnceIfNoneIsKnown(t *testing.T) {
 	issuer := &fakeIssuer{ids: []string{"k1"}, err: errors.New("the issuer is down")}
 	keys := newKeyCache(issuer.load)
 	for range 2 {
-		if _, err := keys.KeyRead(t.Context(), "k1"); !errors.Is(err, errKeys) {
+		if _, err := keys.find(t.Context(), "k1"); !errors.Is(err, errKeys) {
 			t.Errorf("%v, want %v", err, errKeys)
 		}
 	}
 	issuer.err = nil
-	if _, err := keys.KeyRead(t.Context(), "k1"); err != nil {
+	if _, err := keys.find(t.Context(), "k1"); err != nil {
 		t.Error(err)
 	}
 	is(t, "the number of loads", fmt.Sprint(issuer.loads.Load()), "3")
@@ -111,7 +111,7 @@ func TestTokensWithANewKeyShareOneLoad(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := &fakeIssuer{ids: []string{"k1"}}
 		keys := newKeyCache(issuer.load)
-		if _, err := keys.KeyRead(t.Context(), "k1"); err != nil {
+		if _, err := keys.find(t.Context(), "k1"); err != nil {
 			t.Fatal(err)
 		}
 		<-time.After(keysPause + time.Second)
@@ -119,18 +119,18 @@ func TestTokensWithANewKeyShareOneLoad(t *testing.T) {
 		var all sync.WaitGroup
 		for range 20 {
 			all.Go(func() {
-				if _, err := keys.KeyRead(t.Context(), "k2"); err != nil {
+				if _, err := keys.find(t.Context(), "k2"); err != nil {
 					t.Error(err)
 				}
 			})
 		}
 		synctest.Wait() // all of them wait for the load
-		if _, err := keys.KeyRead(t.Context(), "k1"); err != nil {
+		if _, err := keys.find(t.Context(), "k1"); err != nil {
 			t.Error(err)
 		}
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := keys.KeyRead(ended, "k2"); !errors.Is(err, context.Canceled) {
+		if _, err := keys.find(ended, "k2"); !errors.Is(err, context.Canceled) {
 			t.Errorf("a canceled request waits for the load: %v", err)
 		}
 		close(issuer.release)
@@ -161,9 +161,9 @@ func TestKeySetsYieldTheirUsableKeys(t *testing.T) {
 		keys, err := parseKeys([]byte(`{"keys":[` + strings.Join(c.set, ",") + `]}`))
 		var ids []string
 		for _, k := range keys {
-			ids = append(ids, k.Marshal().KID)
-			if public, ok := k.Key().(*rsa.PublicKey); !ok || !public.Equal(&key) {
-				t.Errorf("%s: key %s is %T", name, k.Marshal().KID, k.Key())
+			ids = append(ids, k.KeyID)
+			if public, ok := k.Key.(*rsa.PublicKey); !ok || !public.Equal(&key) {
+				t.Errorf("%s: key %s is %T", name, k.KeyID, k.Key)
 			}
 		}
 		if !slices.Equal(ids, c.want) || (err == nil) != (c.want != nil) {

@@ -14,8 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/MicahParks/jwkset"
-	"github.com/MicahParks/keyfunc/v3"
+	"github.com/go-jose/go-jose/v4"
 	"github.com/golang-jwt/jwt/v5"
 
 	"atoll.dev/internal/rest"
@@ -53,7 +52,6 @@ type issuer struct {
 	pattern *regexp.Regexp
 	client  *http.Client
 	keys    *keyCache
-	keyfunc keyfunc.Keyfunc // finds the key of a token in keys
 }
 
 // NewTokens checks the issuers and returns their Tokens. It loads no keys yet.
@@ -102,14 +100,11 @@ func newIssuer(i Issuer) (*issuer, error) {
 			MinVersion: tls.VersionTLS12}}
 	}
 	is.keys = newKeyCache(is.loadKeys)
-	if is.keyfunc, err = keyfunc.New(keyfunc.Options{Storage: is.keys}); err != nil {
-		return nil, err
-	}
 	return is, nil
 }
 
 // loadKeys reads the keys from the issuer's file or URL.
-func (i *issuer) loadKeys(ctx context.Context) ([]jwkset.JWK, error) {
+func (i *issuer) loadKeys(ctx context.Context) ([]jose.JSONWebKey, error) {
 	if i.JWKCertFile != "" {
 		return loadFile(i.JWKCertFile)
 	}
@@ -224,7 +219,7 @@ func (i *issuer) parse(ctx context.Context, text string) (jwt.MapClaims, error) 
 	}
 	parse := func() (jwt.MapClaims, error) {
 		claims := jwt.MapClaims{}
-		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, i.keyfunc.KeyfuncCtx(ctx))
+		_, err := jwt.NewParser(options...).ParseWithClaims(text, claims, i.keys.keyOf(ctx))
 		return claims, err
 	}
 	claims, err := parse()
