@@ -81,6 +81,9 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 			x.showHealth(v.failing)
 			if len(a.failing) == 0 {
 				x.showStore(a.store)
+				if current := x.currentGoal(); current.equal(g) {
+					g = current // it has the present number of nodes
+				}
 				if err := x.measure(p, g.spec, time.Now()); err != nil {
 					x.log.Warn("the size of a plane could not be changed; it is tried again", "error", err)
 				}

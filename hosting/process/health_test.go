@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -46,6 +47,29 @@ func TestOneSlowProbeShowsNothing(t *testing.T) {
 			if !slices.Equal(got.failing, s.want.failing) || got.hangs != s.want.hangs || got.probeAfter != s.want.probeAfter {
 				t.Errorf("%s, step %d: %+v, want %+v", name, i, got, s.want)
 			}
+		}
+	}
+}
+
+// A runner that begins anew forgets for how long the plane is unhealthy. Another number of nodes, which a customer can
+// change at any rate, is no reason for that; TestAPlaneHasTheLimitsOfItsSize shows that the number has its effect.
+func TestAnotherNumberOfNodesIsNoNewGoal(t *testing.T) {
+	spec := controlplane.Spec{Name: "a", Release: "1.36.3", Size: cluster.Small, Nodes: 2}
+	before := goal{action: run, spec: spec}
+	for name, c := range map[string]struct {
+		change func(*goal)
+		isNew  bool
+	}{
+		"nothing": {func(*goal) {}, false},
+		"nodes":   {func(g *goal) { g.spec.Nodes = 20 }, false},
+		"size":    {func(g *goal) { g.spec.Size = cluster.Medium }, true},
+		"release": {func(g *goal) { g.spec.Release = "1.36.4" }, true},
+		"sleep":   {func(g *goal) { g.action = sleep }, true},
+	} {
+		after := before
+		c.change(&after)
+		if isNew := !before.equal(after); isNew != c.isNew {
+			t.Errorf("%s: a new goal %t, want %t", name, isNew, c.isNew)
 		}
 	}
 }

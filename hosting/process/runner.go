@@ -40,10 +40,12 @@ type goal struct {
 	spec   controlplane.Spec // of action run
 }
 
-// equal reports whether a runner that pursues g need not begin anew for other.
+// equal reports whether a runner that pursues g need not begin anew for other. Another number of nodes is no reason:
+// the next measurement reads it. A runner that began anew for it would forget for how long the plane is unhealthy, and
+// a customer who changes replicas often would keep a plane that hangs.
 func (g goal) equal(other goal) bool {
 	return g.action == other.action && g.spec.Copy == other.spec.Copy && g.spec.Equal(other.spec) &&
-		g.spec.Size == other.spec.Size && g.spec.Nodes == other.spec.Nodes
+		g.spec.Size == other.spec.Size
 }
 
 // runner owns a plane's process: it starts, adopts, watches, restarts and stops
