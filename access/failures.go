@@ -16,10 +16,11 @@ const (
 	settleRates      task = "settle-rates"
 	forgetSignatures task = "forget-signatures"
 	keepKeys         task = "keep-keys"
+	resealKeys       task = "reseal-keys"
 )
 
-// Failures counts the failed rounds of Limiter.Run, UsedSignatures.Run and KeyStore.Keep, and logs one of each
-// task at most once a minute. Several goroutines may use it. A nil *Failures does nothing.
+// Failures counts the failed rounds of Limiter.Run, UsedSignatures.Run, KeyStore.Keep and KeyStore.Reseal, and logs one
+// of each task at most once a minute. Several goroutines may use it. A nil *Failures does nothing.
 type Failures struct {
 	log    *slog.Logger
 	counts *prometheus.CounterVec
@@ -31,9 +32,9 @@ type Failures struct {
 func NewFailures(log *slog.Logger, metrics prometheus.Registerer) *Failures {
 	f := &Failures{log: log, often: map[task]*rate.Sometimes{}, counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "access_task_failures_total",
-		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures, keep-keys.",
+		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures, keep-keys, reseal-keys.",
 	}, []string{"task"})}
-	for _, t := range []task{settleRates, forgetSignatures, keepKeys} {
+	for _, t := range []task{settleRates, forgetSignatures, keepKeys, resealKeys} {
 		f.counts.WithLabelValues(string(t)) // 0 and not absent before the first failure
 		f.often[t] = &rate.Sometimes{Interval: time.Minute}
 	}

@@ -13,7 +13,6 @@ import (
 
 	"atoll.dev/client"
 	"atoll.dev/cluster"
-	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/store"
@@ -21,8 +20,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 )
-
-func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 const (
 	account   = "123456789012"

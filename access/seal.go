@@ -1,21 +1,17 @@
 package access
 
 import (
-	"crypto/aes"
-	"crypto/cipher"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
+	"slices"
 	"strings"
-	"syscall"
+	"sync"
+	"time"
 
 	"atoll.dev/cluster"
-	"atoll.dev/internal/atomicfile"
 )
 
 // Errors of Open.
@@ -27,124 +23,122 @@ var (
 )
 
 // Sealer encrypts secrets at rest with AES-256-GCM. A secret that was sealed for
-// one key pair cannot be opened for another.
+// one key pair cannot be opened for another. It reads its key file again while it is
+// used, so that a rotation needs no restart. Many goroutines may use a Sealer.
 type Sealer struct {
 	path string
-	id   string // of the key; no secret
-	aead cipher.AEAD
+
+	mu      sync.Mutex
+	readAt  time.Time
+	keys    []sealKey // the first one seals
+	refused error     // an ErrOtherKeyFile: nothing is sealed
 }
 
-const keyFileHeader = "atoll key file v1: "
+// sealReread is how long a Sealer uses the keys that it has read before it reads the file again.
+const sealReread = time.Second
 
 // OpenSealer reads the key file, which only its owner may read, and creates it when
 // there is none. A crash meanwhile leaves no file or a complete one; several
 // processes that start together use the same. Without the file the region's key
 // pairs are lost: it belongs into a backup, apart from the database's.
 func OpenSealer(path string) (*Sealer, error) {
-	key, err := readKeyFile(path)
+	keys, err := readKeyFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = makeKeyFile(path); err == nil {
-			key, err = readKeyFile(path)
+			keys, err = readKeyFile(path)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening key file: %w", err)
 	}
-	block, err := aes.NewCipher(key)
+	return &Sealer{path: path, keys: keys, readAt: time.Now()}, nil
+}
+
+// current returns the keys, and reads the file again when they are older than a limit. A file that cannot be read
+// changes nothing. A file that shares no key with the one before belongs to another region: the keys of before still
+// open, and the error is ErrOtherKeyFile until the file is right, because a restart would lose what they seal.
+func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.readAt) <= limit {
+		return s.keys, s.refused
+	}
+	s.readAt = time.Now()
+	keys, err := readKeyFile(s.path)
 	if err != nil {
-		return nil, fmt.Errorf("opening key file %s: %w", path, err)
+		return s.keys, s.refused
 	}
-	aead, err := cipher.NewGCM(block)
-	if err != nil {
-		return nil, fmt.Errorf("opening key file %s: %w", path, err)
+	s.refused = nil
+	if slices.ContainsFunc(keys, func(k sealKey) bool { return isSealKey(s.keys, k.id) }) {
+		s.keys = keys
+	} else {
+		s.refused = fmt.Errorf("%s has no key of those it had, %s among them; restore it: %w", s.path, s.keys[0].id,
+			ErrOtherKeyFile)
 	}
-	sum := sha256.Sum256(append([]byte("atoll key file id\x00"), key...))
-	return &Sealer{path: path, id: hex.EncodeToString(sum[:6]), aead: aead}, nil
+	return s.keys, s.refused
 }
 
-// isPrivate reports whether only this process's user may read a file; or, of a file of root's, this process's group,
-// which is how Kubernetes mounts a Secret for a process that is not root.
-func isPrivate(perm fs.FileMode, owner, user int) bool {
-	if owner == 0 && user != 0 {
-		return perm&0o037 == 0
+// key returns the key of an id. It reads the file once more when the key is unknown: another process may seal with it.
+func (s *Sealer) key(id string) (found sealKey, ids string, isKnown bool) {
+	for _, limit := range []time.Duration{sealReread, sealReread / 20} {
+		keys, _ := s.current(limit)
+		ids = ""
+		for _, k := range keys {
+			if k.id == id {
+				return k, ids, true
+			}
+			ids = strings.TrimPrefix(ids+", "+k.id, ", ")
+		}
 	}
-	return perm&0o077 == 0
+	return found, ids, false
 }
 
-func ownerOf(info fs.FileInfo) int {
-	if stat, ok := info.Sys().(*syscall.Stat_t); ok {
-		return int(stat.Uid)
+// KeyIDs returns the ids of the keys, which are no secrets. The first one seals.
+func (s *Sealer) KeyIDs() []string {
+	keys, _ := s.current(sealReread)
+	ids := make([]string, len(keys))
+	for i, k := range keys {
+		ids[i] = k.id
 	}
-	return -1
+	return ids
 }
 
-func readKeyFile(path string) ([]byte, error) {
-	info, err := os.Stat(path)
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || !isPrivate(info.Mode().Perm(), ownerOf(info), os.Geteuid()) {
-		return nil,
-			fmt.Errorf(
-				"%s has mode %s; it must be a file that only its owner may read: chmod 600 it, and think about who "+
-					"read it", path, info.Mode())
-	}
-	b, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	text, ok := strings.CutPrefix(strings.TrimSpace(string(b)), keyFileHeader)
-	key, err := base64.StdEncoding.DecodeString(text)
-	if !ok || err != nil || len(key) != 32 {
-		return nil,
-			fmt.Errorf("%s is not a key file; restore it from a backup, or move it away to begin with new key pairs",
-				path)
-	}
-	return key, nil
-}
+// ID identifies the key that seals; it is not secret.
+func (s *Sealer) ID() string { return s.KeyIDs()[0] }
 
-// makeKeyFile creates a key file with a new key. It changes nothing when the file
-// exists.
-func makeKeyFile(path string) error {
-	key := make([]byte, 32)
-	if _, err := rand.Read(key); err != nil {
-		return err
-	}
-	text := keyFileHeader + base64.StdEncoding.EncodeToString(key) + "\n"
-	if err := atomicfile.Create(path, []byte(text), 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
-		return err
-	}
-	return nil
-}
-
-// ID identifies the key file; it is not secret.
-func (s *Sealer) ID() string { return s.id }
-
-// Seal encrypts the secret of the key pair bound. The result names the key file:
+// Seal encrypts the secret of the key pair bound. The result names the key:
 // v1.<id>.<nonce and ciphertext>.
 func (s *Sealer) Seal(secret string, bound Bound) (string, error) {
-	nonce := make([]byte, s.aead.NonceSize())
+	keys, err := s.current(sealReread)
+	if err != nil {
+		return "", fmt.Errorf("sealing the secret of %s: %w", bound.AccessKeyID, err)
+	}
+	key := keys[0]
+	nonce := make([]byte, key.aead.NonceSize())
 	if _, err := rand.Read(nonce); err != nil {
 		return "", fmt.Errorf("sealing the secret of %s: %w", bound.AccessKeyID, err)
 	}
-	sealed := s.aead.Seal(nonce, nonce, []byte(secret), bound.data())
-	return "v1." + s.id + "." + base64.StdEncoding.EncodeToString(sealed), nil
+	sealed := key.aead.Seal(nonce, nonce, []byte(secret), bound.data())
+	return "v1." + key.id + "." + base64.StdEncoding.EncodeToString(sealed), nil
 }
 
 // Open decrypts a result of Seal. Its errors are ErrOtherKeyFile and ErrSealBroken.
 func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 	version, rest, _ := strings.Cut(sealed, ".")
 	id, text, _ := strings.Cut(rest, ".")
-	if version == "v1" && id != s.id {
-		return "",
-			fmt.Errorf("the secret of %s was sealed with key file %s, and %s is key file %s; restore the right one: %w",
-				bound.AccessKeyID, quoted(id), s.path, s.id, ErrOtherKeyFile)
-	}
 	b, err := base64.StdEncoding.Strict().DecodeString(text)
-	if version != "v1" || err != nil || len(b) < s.aead.NonceSize() {
+	if version != "v1" {
 		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
 	}
-	secret, err := s.aead.Open(nil, b[:s.aead.NonceSize()], b[s.aead.NonceSize():], bound.data())
+	key, ids, isKnown := s.key(id)
+	if !isKnown {
+		return "", fmt.Errorf("the secret of %s was sealed with key %s, and %s has key %s; restore the right one: %w",
+			bound.AccessKeyID, quoted(id), s.path, ids, ErrOtherKeyFile)
+	}
+	if err != nil || len(b) < key.aead.NonceSize() {
+		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
+	}
+	secret, err := key.aead.Open(nil, b[:key.aead.NonceSize()], b[key.aead.NonceSize():], bound.data())
 	if err != nil {
 		return "", fmt.Errorf("opening the secret of %s: %w", bound.AccessKeyID, ErrSealBroken)
 	}

@@ -11,7 +11,6 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
-	"syscall"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
@@ -121,29 +120,20 @@ func Promote(path, name string) error {
 }
 
 // changeKeyFile replaces the content of a key file by the result of change. It refuses to change an invalid file, and
-// a result that is invalid. It locks the file's directory meanwhile, so that two processes that change the file at
-// the same time lose no key.
+// a result that is invalid. Two processes that change the file at the same time lose no key.
 func changeKeyFile(path string, change func([]byte) ([]byte, error)) error {
-	dir, err := os.Open(filepath.Dir(path))
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // this ends the lock
-	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("locking %s: %w", dir.Name(), err)
-	}
-	if _, err := readKeys(path); err != nil {
-		return err
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return err
-	}
-	if content, err = change(content); err != nil {
-		return err
-	}
-	if _, err := parseKeys(content); err != nil {
-		return err
-	}
-	return atomicfile.Write(path, content, 0o600)
+	return atomicfile.Change(path, 0o600, func([]byte) ([]byte, error) {
+		if _, err := readKeys(path); err != nil {
+			return nil, err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return nil, err
+		}
+		if content, err = change(content); err != nil {
+			return nil, err
+		}
+		_, err = parseKeys(content)
+		return content, err
+	})
 }

@@ -23,14 +23,14 @@ const (
 func Key(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "key", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "Key pairs that sign requests: create, list, disable, enable, delete",
+		Short: "Key pairs that sign requests: create, list, disable, enable, delete; the keys that seal them",
 		Long: `Makes, lists, disables and deletes key pairs and temporary credentials. It works on the
 region's database, so it runs on the region's machine.`,
 		Example: `  atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:user/ann
   atoll key list`,
 	}
 	cmd.AddCommand(keyCreate(session), keyList(session), keyDisable(session), keyEnable(session), keyDelete(session),
-		keyNew(session), keyImport(session))
+		keyNew(session), keyImport(session), keySeal(session))
 	return cmd
 }
 

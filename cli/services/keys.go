@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
+	"github.com/prometheus/client_golang/prometheus"
+
 	"atoll.dev/access"
 	"atoll.dev/front/arm"
 	"atoll.dev/store"
@@ -43,4 +45,19 @@ func newKeys(st *store.Store, sealKey string, log *slog.Logger) (*access.KeyStor
 	return access.NewKeyStore(st, sealer, access.CacheObserver{Unusable: func(id string, err error) {
 		log.Warn("key pair unusable", "access_key_id", id, "error", err)
 	}}), nil
+}
+
+// observeReseal returns an observer that shows as metrics what Reseal has done.
+func observeReseal(metrics prometheus.Registerer) func(access.ResealProgress) {
+	others := prometheus.NewGauge(prometheus.GaugeOpts{Name: "platform_seal_other_keys",
+		Help: "Key pairs, links and link codes that are sealed with another key than the first of --seal-key."})
+	resealed := prometheus.NewCounter(prometheus.CounterOpts{Name: "platform_seal_resealed_total",
+		Help: "Key pairs, links and link codes that this process has sealed again with the first key of --seal-key."})
+	metrics.MustRegister(others, resealed)
+	before := 0
+	return func(p access.ResealProgress) {
+		others.Set(float64(p.Others))
+		resealed.Add(float64(p.Resealed - before))
+		before = p.Resealed
+	}
 }

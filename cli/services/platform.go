@@ -64,7 +64,8 @@ the region's own services.`, f)
 		"a second address, with all routes; --listen has no routes of operators then")
 	cmd.Flags().StringVar(&f.region, "region", "", "the region's name, as signatures must name it")
 	f.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of the Platform API alone")
-	cmd.Flags().StringVar(&f.sealKey, "seal-key", "", "file of the key that seals secrets at rest; made on first use")
+	cmd.Flags().StringVar(&f.sealKey, "seal-key", "",
+		"file of the keys that seal secrets at rest, the first one seals; made on first use")
 	cmd.Flags().StringVar(&f.maestro.HTTP, "maestro-http", "", "URL of Maestro's REST API")
 	cmd.Flags().StringVar(&f.maestro.GRPC, "maestro-grpc", "", "address of Maestro's gRPC API")
 	cmd.Flags().StringVar(&f.clmURL, "clm", "",
@@ -176,6 +177,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	})
 	p.run(func(ctx context.Context) error {
 		_ = s.Keys.Keep(ctx, failures)
+		return nil
+	})
+	p.run(func(ctx context.Context) error {
+		_ = s.Keys.Reseal(ctx, failures, observeReseal(s.Ops.Registry))
 		return nil
 	})
 

@@ -82,6 +82,28 @@ func Create(path string, data []byte, perm fs.FileMode) error {
 	return SyncDir(filepath.Dir(path))
 }
 
+// Change replaces the content of a file by the result of change, which gets the present content. It locks the file's
+// directory meanwhile, so that of several processes that change the file at the same time each sees the result of the
+// one before. An error of change leaves the file as it is.
+func Change(path string, perm fs.FileMode, change func([]byte) ([]byte, error)) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // this ends the lock
+	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
+		return fmt.Errorf("locking %s: %w", dir.Name(), err)
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	if content, err = change(content); err != nil {
+		return err
+	}
+	return Write(path, content, perm)
+}
+
 // File is the temporary file of a target. The caller writes it and ends with
 // Replace or Abort.
 type File struct {

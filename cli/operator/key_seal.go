@@ -1,0 +1,134 @@
+package operator
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/access"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/internal/pause"
+)
+
+func keySeal(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "seal", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
+		Short: "The keys that seal secrets of key pairs and links: status, rotate, drop",
+		Long: `The file of --seal-key has one key a line. The first one seals; all of them open. A rotation adds
+a key, puts it first, and the Platform API seals everything again in the background; then the
+old key can be dropped.`,
+		Example: `  atoll key seal rotate
+  atoll key seal status
+  atoll key seal drop 0a1b2c3d4e5f`,
+	}
+	cmd.AddCommand(keySealStatus(session), keySealRotate(session), keySealDrop(session))
+	return cmd
+}
+
+func keySealStatus(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Short: "Show the keys, and how much each of them has sealed",
+		Args: cobra.NoArgs, Example: "  atoll key seal status -o json"}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			uses, err := keys.SealKeys(ctx)
+			if err != nil {
+				return err
+			}
+			return o.Print(session.Out, uses, func(w io.Writer) {
+				rows := [][]string{{"KEY", "STATE", "DOCUMENTS"}}
+				for _, u := range uses {
+					rows = append(rows, []string{u.ID, sealKeyState(u), strconv.Itoa(u.Documents)})
+				}
+				terminal.Table(w, rows)
+			})
+		})
+	}
+	return cmd
+}
+
+func sealKeyState(u access.SealKeyUse) string {
+	switch {
+	case u.Seals:
+		return "seals"
+	case u.IsMissing:
+		return "missing in the file"
+	case u.Documents == 0:
+		return "can be dropped"
+	}
+	return "opens"
+}
+
+func keySealRotate(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "rotate", Short: "Seal with a new key from now on", Args: cobra.NoArgs,
+		Long: `Adds a new key to the key file, and makes it the first when all processes have read it. What is
+sealed with the old key is sealed again in the background. A key pair whose secret is known to
+somebody is not protected by this: disable it.`,
+		Example: "  atoll key seal rotate"}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		file, err := sealKeyFile(session)
+		if err != nil {
+			return err
+		}
+		id, err := access.AddSealKey(file)
+		if err != nil {
+			return err
+		}
+		if !pause.For(cmd.Context(), keyFileRead) {
+			return fmt.Errorf("key %s opens and does not seal yet: drop it (atoll key seal drop %s), and rotate again", id, id)
+		}
+		if err := access.PromoteSealKey(file, id); err != nil {
+			return err
+		}
+		return o.Print(session.Out, access.SealKeyUse{ID: id, Seals: true}, func(w io.Writer) {
+			fmt.Fprintf(w, "%s seals from now on. When `atoll key seal status` shows that the old key can be dropped, "+
+				"do so: atoll key seal drop KEY\n", id)
+		})
+	}
+	return cmd
+}
+
+func keySealDrop(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "drop KEY", Short: "Remove a key that has sealed nothing any more",
+		Args: cobra.ExactArgs(1), Example: "  atoll key seal drop 0a1b2c3d4e5f"}
+	o := terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		file, err := sealKeyFile(session)
+		if err != nil {
+			return err
+		}
+		info, err := os.Stat(file)
+		if err != nil {
+			return err
+		}
+		// A process that has not read the file since its last change may still seal with the key.
+		if !pause.For(cmd.Context(), min(keyFileRead, max(0, keyFileRead-time.Since(info.ModTime())))) {
+			return cmd.Context().Err()
+		}
+		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			if err := keys.DropSealKey(ctx, args[0]); err != nil {
+				return err
+			}
+			return o.Print(session.Out, map[string]string{"id": args[0]}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s dropped\n", args[0])
+			})
+		})
+	}
+	return cmd
+}
+
+// sealKeyFile returns the key file of the region on this machine.
+func sealKeyFile(session *terminal.Session) (string, error) {
+	home, err := session.Home()
+	if err != nil {
+		return "", err
+	}
+	_, file, err := home.PlatformStore()
+	return file, err
+}
