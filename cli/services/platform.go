@@ -120,16 +120,16 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	gateway, err := f.gateway.open(s.Log)
-	if err != nil {
-		return err
-	}
 	dsn, err := f.database.Read()
 	if err != nil {
 		return err
 	}
 	s.identity = f.identity
 	p, err := s.startOps(ctx)
+	if err != nil {
+		return err
+	}
+	gateway, err := f.gateway.open(s.Log, s.Ops.Registry)
 	if err != nil {
 		return err
 	}
@@ -165,6 +165,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
+	p.run(gateway.run)
 	signatures := access.NewUsedSignatures(db)
 	failures := access.NewFailures(s.Log, s.Ops.Registry)
 	p.run(func(ctx context.Context) error { // they end with ctx only

@@ -47,6 +47,12 @@ func Open(certificate, key string, log *slog.Logger) (*Pair, error) {
 // of its names, and the server's own to all others. A name needs a certificate for it exactly: a client
 // without a name gets the server's own.
 func (p *Pair) Config(server *tls.Config) *tls.Config {
+	return WithCertificate(server, func(string) *tls.Certificate { return p.Certificate() })
+}
+
+// WithCertificate returns a copy of a server's configuration that shows the result of find to clients that ask for a
+// name that it is for, and the server's own to all others. find gets the name, and returns nil when it has none.
+func WithCertificate(server *tls.Config, find func(name string) *tls.Certificate) *tls.Config {
 	c := server.Clone()
 	inner := server.GetConfigForClient
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
@@ -60,8 +66,11 @@ func (p *Pair) Config(server *tls.Config) *tls.Config {
 				of = chosen
 			}
 		}
-		own := p.Certificate()
-		if hello.ServerName == "" || own.Leaf.VerifyHostname(hello.ServerName) != nil {
+		if hello.ServerName == "" {
+			return of, nil
+		}
+		own := find(hello.ServerName)
+		if own == nil || own.Leaf.VerifyHostname(hello.ServerName) != nil {
 			return of, nil
 		}
 		of = of.Clone()
