@@ -27,37 +27,56 @@ type Config struct {
 
 // ReadConfig reads the file at path, the credentials and the keys that it names.
 func ReadConfig(path string) (*S3, *envelope.KeyFile, error) {
+	store, c, err := readStore(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if c.KeyFile == "" {
+		return nil, nil, fmt.Errorf("object store: %s: key_file is needed", path)
+	}
+	keys, err := envelope.ReadKeyFile(beside(path, c.KeyFile))
+	if err != nil {
+		return nil, nil, err
+	}
+	return store, keys, nil
+}
+
+// ReadStore reads the file at path and the credentials that it names, for objects that are not encrypted by their writer.
+func ReadStore(path string) (*S3, error) {
+	store, _, err := readStore(path)
+	return store, err
+}
+
+func readStore(path string) (*S3, Config, error) {
+	var c Config
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %w", err)
+		return nil, c, fmt.Errorf("object store: %w", err)
 	}
-	var c Config
 	if err := strictyaml.Decode(path, content, &c, strictyaml.Options{}); err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %w", err)
+		return nil, c, fmt.Errorf("object store: %w", err)
 	}
-	if c.KeyFile == "" || c.CredentialsFile == "" {
-		return nil, nil, fmt.Errorf("store of backups: %s: key_file and credentials_file are needed", path)
+	if c.CredentialsFile == "" {
+		return nil, c, fmt.Errorf("object store: %s: credentials_file is needed", path)
 	}
-	beside := func(name string) string {
-		if filepath.IsAbs(name) {
-			return name
-		}
-		return filepath.Join(filepath.Dir(path), name)
-	}
-	keys, err := envelope.ReadKeyFile(beside(c.KeyFile))
-	if err != nil {
-		return nil, nil, err
-	}
-	credentials := &credentialsFile{path: beside(c.CredentialsFile)}
+	credentials := &credentialsFile{path: beside(path, c.CredentialsFile)}
 	if _, err := credentials.Retrieve(context.Background()); err != nil {
-		return nil, nil, err
+		return nil, c, err
 	}
 	store, err := NewS3(S3Options{
 		Bucket: c.Bucket, Prefix: strings.Trim(c.Prefix, "/"), Region: c.Region, Endpoint: c.Endpoint,
 		Credentials: credentials, BytesPerSecond: c.BytesPerSecond,
 	})
 	if err != nil {
-		return nil, nil, fmt.Errorf("store of backups: %s: %w", path, err)
+		return nil, c, fmt.Errorf("object store: %s: %w", path, err)
 	}
-	return store, keys, nil
+	return store, c, nil
+}
+
+// beside returns the path of a file that the file at path names.
+func beside(path, name string) string {
+	if filepath.IsAbs(name) {
+		return name
+	}
+	return filepath.Join(filepath.Dir(path), name)
 }

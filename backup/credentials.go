@@ -31,18 +31,18 @@ func (c *credentialsFile) Retrieve(context.Context) (aws.Credentials, error) {
 	defer c.mu.Unlock()
 	info, err := os.Stat(c.path)
 	if err != nil {
-		return aws.Credentials{}, fmt.Errorf("credentials of the store of backups: %w", err)
+		return aws.Credentials{}, fmt.Errorf("credentials of the object store: %w", err)
 	}
 	if c.read.HasKeys() && info.ModTime().Equal(c.modified) && info.Size() == c.size {
 		return c.read, nil
 	}
 	content, err := os.ReadFile(c.path)
 	if err != nil {
-		return aws.Credentials{}, fmt.Errorf("credentials of the store of backups: %w", err)
+		return aws.Credentials{}, fmt.Errorf("credentials of the object store: %w", err)
 	}
 	read, err := parseCredentials(content)
 	if err != nil {
-		return aws.Credentials{}, fmt.Errorf("credentials of the store of backups: %s: %w", c.path, err)
+		return aws.Credentials{}, fmt.Errorf("credentials of the object store: %s: %w", c.path, err)
 	}
 	c.modified, c.size, c.read = info.ModTime(), info.Size(), read
 	return read, nil

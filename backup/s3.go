@@ -117,29 +117,57 @@ func (s *S3) Get(ctx context.Context, name string) ([]byte, error) {
 	return content, nil
 }
 
+// String names the bucket and the prefix.
+func (s *S3) String() string { return path.Join(s.o.Bucket, s.o.Prefix) }
+
+// root returns the prefix of all keys, with its slash. path.Join would remove the slash at the end of a name.
+func (s *S3) root() string {
+	if s.o.Prefix == "" {
+		return ""
+	}
+	return s.o.Prefix + "/"
+}
+
 // List implements Store.
 func (s *S3) List(ctx context.Context, prefix string) (names []string, err error) {
-	// Not path.Join, which would remove the slash at the end.
-	root := ""
-	if s.o.Prefix != "" {
-		root = s.o.Prefix + "/"
-	}
 	pages := s3.NewListObjectsV2Paginator(s.client, &s3.ListObjectsV2Input{
-		Bucket: &s.o.Bucket, Prefix: aws.String(root + prefix),
+		Bucket: &s.o.Bucket, Prefix: aws.String(s.root() + prefix),
 	}, func(o *s3.ListObjectsV2PaginatorOptions) { o.StopOnDuplicateToken = true })
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
 			return nil, s.requestError("listing", prefix, err)
 		}
-		for _, o := range page.Contents {
-			names = append(names, strings.TrimPrefix(aws.ToString(o.Key), root))
-		}
+		names = append(names, s.names(page.Contents)...)
 		if len(names) > listLimit {
 			return nil, fmt.Errorf("listing %s in bucket %s: more than %d objects", prefix, s.o.Bucket, listLimit)
 		}
 	}
 	return names, nil
+}
+
+// ListAfter returns at most limit names, of at most 1,000, that begin with prefix and follow after in the order of their
+// bytes. None means that there are no more.
+func (s *S3) ListAfter(ctx context.Context, prefix, after string, limit int) ([]string, error) {
+	in := s3.ListObjectsV2Input{Bucket: &s.o.Bucket, Prefix: aws.String(s.root() + prefix),
+		MaxKeys: aws.Int32(int32(min(limit, 1000)))}
+	if after != "" {
+		in.StartAfter = aws.String(s.root() + after)
+	}
+	page, err := s.client.ListObjectsV2(ctx, &in)
+	if err != nil {
+		return nil, s.requestError("listing", prefix, err)
+	}
+	return s.names(page.Contents), nil
+}
+
+// names returns the names of objects without the prefix of all keys.
+func (s *S3) names(objects []types.Object) []string {
+	names := make([]string, len(objects))
+	for i, o := range objects {
+		names[i] = strings.TrimPrefix(aws.ToString(o.Key), s.root())
+	}
+	return names
 }
 
 // Delete implements Store.

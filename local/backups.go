@@ -29,6 +29,12 @@ func (t topology) objectStore() Spec {
 	}, objectStoreName, objectStoreName+"-ops")
 }
 
+// auditExport returns the flags with which the Platform API copies audit records to the store.
+func (t topology) auditExport() []string {
+	return []string{"--audit-export", filepath.Join(t.home.backupsDir(), objectstore.StoreFile), "--audit-export-every",
+		"10s"}
+}
+
 const regionBackupName = "region-backup"
 
 // regionFiles are the names in the home that a copy of the region has besides its databases. Services enrol again when

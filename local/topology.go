@@ -237,6 +237,9 @@ func (t topology) platform(r replica) Spec {
 		args = append(args, "--placement-shown-to", shown)
 	}
 	after, ports := r.startsAfter(postgresName, pkiName, maestroName), []string{"platform"}
+	if t.st.Backups {
+		args, after = append(args, t.auditExport()...), append(after, objectStoreName)
+	}
 	if t.st.Azure {
 		args, after, ports = append(args, t.azureArgs()...), append(after, azureGatewayName), append(ports, azurePort)
 	}

@@ -55,7 +55,8 @@ func SchemaVersion() int { return len(migrations()) }
 
 // migrations make the tables of the chain; add only to the end.
 func migrations() []string {
-	return []string{chainTables + fmt.Sprintf("\ninsert into audit_head values (true, 0, '%s', 0, '%s')", noHash, noHash)}
+	return []string{
+		chainTables + fmt.Sprintf("\ninsert into audit_head values (true, 0, '%s', 0, '%s')", noHash, noHash), exportTable}
 }
 
 // OpenChain makes the tables of the chain in the database of s. The caller closes s.

@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"strconv"
@@ -9,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access/audit"
+	"atoll.dev/backup"
 	"atoll.dev/cli/terminal"
 )
 
@@ -20,23 +22,34 @@ type auditHead struct {
 }
 
 func auditVerify(session *terminal.Session) *cobra.Command {
-	var expect string
+	var expect, store, region string
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Find a removed, altered or moved audit record", Args: cobra.NoArgs,
 		Long: `Reads all audit records of the region and computes their hashes. It prints the first record that was
 removed, altered or moved, and then ends with 1. It is for operators.
 
 Who can write the database could compute a whole chain anew. Keep the head that this command prints in another
-place: with --expect, the next verification finds a chain without it.`,
+place: with --expect, the next verification finds a chain without it.
+
+With --store it reads the copy in the object store to which "atoll platform --audit-export" writes, and needs no
+region. A fork is a record from which on the copy has a second chain: the region was restored as of an earlier moment
+then, or somebody replaced the chain in its database.`,
 		Example: `  atoll audit verify
-  atoll audit verify --expect 4711:6f0c...`,
+  atoll audit verify --expect 4711:6f0c...
+  atoll audit verify --store /etc/atoll/audit.yaml --region eu-1`,
 	}
 	cmd.Flags().StringVar(&expect, "expect", "", "SEQ:HASH, the head that an earlier verification printed")
+	cmd.Flags().StringVar(&store, "store", "", "file that names an object store: verify the copy there")
+	cmd.Flags().StringVar(&region, "region", "", "with --store: the region's name")
+	cmd.MarkFlagsRequiredTogether("store", "region")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		known, err := parseAnchor(expect)
 		if err != nil {
 			return err
+		}
+		if store != "" {
+			return verifyExport(cmd.Context(), session.Out, o, store, region, known)
 		}
 		api, err := session.Client()
 		if err != nil {
@@ -52,6 +65,38 @@ place: with --expect, the next verification finds a chain without it.`,
 		})
 	}
 	return cmd
+}
+
+// exportHead is the result of a verification of an export.
+type exportHead struct {
+	auditHead
+	Objects  int     `json:"objects"`
+	Repeated int64   `json:"repeated"`
+	Forks    []int64 `json:"forks"`
+}
+
+// verifyExport verifies a region's export in the store that a file names.
+func verifyExport(ctx context.Context, out io.Writer, o *terminal.Output, file, region string, known audit.Anchor) error {
+	objects, err := backup.ReadStore(file)
+	if err != nil {
+		return err
+	}
+	v, err := audit.VerifyExport(ctx, known, audit.ExportPrefix(region), objects)
+	if err != nil {
+		return err
+	}
+	if v.Objects == 0 {
+		return fmt.Errorf("%s has no audit records of region %s", objects, region)
+	}
+	head := exportHead{auditHead{v.Records, v.First, v.Head}, v.Objects, v.Repeated, append([]int64{}, v.Forks...)}
+	return o.Print(out, head, func(w io.Writer) {
+		fmt.Fprintf(w, "%d records from %d on in %d objects, none is missing or altered\nhead %d:%s\n", v.Records, v.First,
+			v.Objects, v.Head.Seq, v.Head.Hash)
+		for _, seq := range v.Forks {
+			fmt.Fprintf(w, "fork at record %d: the region was restored as of an earlier moment, or its chain was replaced\n",
+				seq)
+		}
+	})
 }
 
 // parseAnchor reads SEQ:HASH; "" is none.

@@ -41,6 +41,7 @@ type platformService struct {
 	proofs    proofFlags
 	azure     azureFlags
 	retention time.Duration
+	export    auditExport
 	drain     time.Duration
 
 	credentialLifetime time.Duration
@@ -87,6 +88,7 @@ the region's own services.`, f)
 		"providers of the nodes of a node pool, of simulated, local and external; the first is the default")
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
+	f.export.addFlags(cmd)
 	cmd.Flags().DurationVar(&f.drain, "drain-for", 0, "how long the API goes on after SIGTERM, not ready, while load "+
 		"balancers learn of it: longer than they take, such as 15s, at most 10m")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
@@ -114,6 +116,10 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		return fmt.Errorf("--drain-for %s is not between 0s and %s", f.drain, maxDrain)
 	}
 	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
+		return err
+	}
+	export, err := f.export.open(f.region)
+	if err != nil {
 		return err
 	}
 	providers, err := parseProviders(f.providers)
@@ -222,6 +228,13 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		_ = denials.Run(ctx)
 		return nil
 	})
+	if export != nil {
+		export.Chain, export.Log, export.Metrics = chain, s.Log, s.Ops.Registry
+		p.run(func(ctx context.Context) error {
+			_ = export.Run(ctx)
+			return nil
+		})
+	}
 	if f.limits.PerSource <= 0 && f.limits.Total > 0 {
 		f.limits.PerSource = max(1, f.limits.Total/4)
 	}
