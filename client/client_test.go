@@ -222,6 +222,48 @@ func TestFollowEndsWithoutTheRightToWatch(t *testing.T) {
 	}
 }
 
+// A watch goes on after the end of its token, from its cursor and with the next token. When there is no next one, the
+// watch ends and says so.
+func TestAWatchGoesOnWithTheNextToken(t *testing.T) {
+	var streams atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n := streams.Add(1)
+		token, cursor := r.Header.Get("Authorization"), r.URL.Query().Get("cursor")
+		if token != fmt.Sprintf("Bearer t%d", n) || n > 1 && cursor != fmt.Sprintf("c%d", n-1) {
+			t.Errorf("stream %d has the token %q and the cursor %q", n, token, cursor)
+		}
+		fmt.Fprintf(w, `{"type":"BOOKMARK","cursor":"c%d"}`+"\n", n)
+		fmt.Fprintln(w, `{"type":"ERROR","object":{"kind":"Error","code":"expired-credentials","reason":"get new ones"}}`)
+	}))
+	defer s.Close()
+	var tokens atomic.Int64
+	p, err := New(Options{Endpoint: s.URL, Token: func(context.Context) (string, error) {
+		switch n := tokens.Add(1); n {
+		case 2, 4: // the issuer is away for a moment
+			return "", errors.New("the issuer does not answer")
+		case 6:
+			return "", &remote.SenderError{Err: errors.New("the login expired; sign in again")}
+		default:
+			return fmt.Sprintf("t%d", n/2+1), nil
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	var cursors []string
+	err = p.FollowClusters(t.Context(), remote.WatchOptions{}, func(e rest.Event) error {
+		cursors = append(cursors, e.Cursor)
+		return nil
+	})
+	if err == nil || !strings.Contains(err.Error(), "sign in again") {
+		t.Errorf("after the end of the login: %v", err)
+	}
+	if diff := cmp.Diff([]string{"c1", "c2", "c3"}, cursors); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestReadyNamesMissingParts(t *testing.T) {
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Retry-After", "1")

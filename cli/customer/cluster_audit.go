@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -18,6 +20,8 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
+	"atoll.dev/internal/pause"
 )
 
 // planeAuditPath is where a control plane answers with its audit log.
@@ -63,7 +67,9 @@ hibernating cluster wakes. The events are those of audit.k8s.io/v1 with -o json.
 		position := &planeAuditPosition{filter: filter}
 		read := func(ctx context.Context, open openPlane) error {
 			if follow {
-				return followPlaneAudit(ctx, open, position, printPlaneAuditLines(session.Out, out))
+				return followPlaneAudit(ctx, open, position, printPlaneAuditLines(session.Out, out), func(err error) {
+					fmt.Fprintf(session.Err, "%v; trying again\n", err)
+				})
 			}
 			plane, err := open(ctx)
 			if err != nil {
@@ -149,29 +155,67 @@ func (a *auditCredentials) revoke(ctx context.Context) error {
 }
 
 // followPlaneAudit prints what the position has not passed until ctx ends. The control plane answers with its whole
-// log, so the reader waits twenty times as long as the last read took, and 2 s at least.
+// log, so the reader waits twenty times as long as the last read took, and 2 s at least. It goes on when the network,
+// the region or the control plane fails for a time; warn says so once. A refusal, or an error of print, ends it.
 func followPlaneAudit(ctx context.Context, open openPlane, position *planeAuditPosition,
-	print func([]planeAuditEvent) error) error {
-	plane, err := open(ctx)
-	for err == nil {
+	print func([]planeAuditEvent) error, warn func(error)) error {
+	var plane *planeClient
+	for failures := 0; ; {
 		begun := time.Now()
+		var err error
+		if plane == nil || !plane.ends.IsZero() && time.Until(plane.ends) < auditCredentialLifetime/2 {
+			var next *planeClient
+			if next, err = open(ctx); err == nil {
+				plane = next
+			}
+		}
 		var events []planeAuditEvent
-		if events, err = plane.readAudit(ctx, position); err != nil {
-			break
+		if err == nil {
+			events, err = plane.readAudit(ctx, position)
 		}
-		if err = print(events); err != nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
+		wait := max(2*time.Second, 20*time.Since(begun))
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
-		case <-time.After(max(2*time.Second, 20*time.Since(begun))):
+		case err == nil:
+			failures = 0
+			if err := print(events); err != nil {
+				return err
+			}
+		case !isPassing(err):
+			return err
+		default:
+			if failures++; failures == 1 {
+				warn(err)
+			}
 		}
-		if !plane.ends.IsZero() && time.Until(plane.ends) < auditCredentialLifetime/2 {
-			plane, err = open(ctx)
+		if !pause.For(ctx, wait) {
+			return ctx.Err()
 		}
 	}
-	return err
+}
+
+// planeRefusal is an answer of a control plane that is not its log.
+type planeRefusal struct {
+	status int
+	text   string
+}
+
+func (e *planeRefusal) Error() string {
+	return fmt.Sprintf("reading the audit log of the cluster: %d %s: %s", e.status, http.StatusText(e.status), e.text)
+}
+
+// isPassing reports whether an error may be gone at the next attempt: the network's, or an answer of 5xx or 429.
+func isPassing(err error) bool {
+	status := remote.StatusOf(err)
+	if refusal, ok := errors.AsType[*planeRefusal](err); ok {
+		status = refusal.status
+	}
+	if status != 0 {
+		return status >= 500 || status == http.StatusTooManyRequests
+	}
+	_, isOfNetwork := errors.AsType[net.Error](err)
+	return isOfNetwork || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // readAudit returns the events that the position has not passed, and moves the position behind them.
@@ -187,8 +231,7 @@ func (p *planeClient) readAudit(ctx context.Context, position *planeAuditPositio
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 1<<10))
-		return nil, fmt.Errorf("reading the audit log of the cluster: %s: %s", res.Status,
-			terminal.OneLine(string(text)))
+		return nil, &planeRefusal{res.StatusCode, terminal.OneLine(string(text))}
 	}
 	return position.advance(res.Body)
 }

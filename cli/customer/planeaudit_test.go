@@ -1,12 +1,18 @@
 package customer
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"atoll.dev/client/remote"
 )
 
 // auditLine is an event at a second of a minute.
@@ -51,6 +57,47 @@ func TestAReaderOfAPlanesAuditGoesOn(t *testing.T) {
 	before := p
 	if _, err := p.advance(strings.NewReader(e + "nonsense\n")); err == nil || before.last != p.last {
 		t.Errorf("a broken line: %v, position %v", err, p)
+	}
+}
+
+// TestAFollowerOfAPlanesAuditOutlastsFailures checks that a follower goes on behind the last event after answers that
+// were cut or refused for a time, says so once, opens no further credential for them, and ends with a lasting refusal.
+func TestAFollowerOfAPlanesAuditOutlastsFailures(t *testing.T) {
+	a, b := auditLine("a", 1, "create", "ann", ""), auditLine("b", 2, "delete", "bob", "")
+	var requests, opened int
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		requests++
+		switch requests {
+		case 1:
+			fmt.Fprint(w, a)
+		case 2:
+			w.Header().Set("Content-Length", "9999")
+			fmt.Fprint(w, a+b)
+		case 3:
+			http.Error(w, "starting", http.StatusServiceUnavailable)
+		case 4:
+			fmt.Fprint(w, a+b)
+		default:
+			http.Error(w, "the credential is revoked", http.StatusUnauthorized)
+		}
+	}))
+	defer server.Close()
+	open := func(context.Context) (*planeClient, error) {
+		if opened++; opened == 1 {
+			return nil, remote.Unreachable("the Platform API", errors.New("cut"))
+		}
+		return &planeClient{http: server.Client(), url: server.URL}, nil
+	}
+	var seen, warned []string
+	err := followPlaneAudit(t.Context(), open, &planeAuditPosition{}, func(events []planeAuditEvent) error {
+		seen = append(seen, ids(events)...)
+		return nil
+	}, func(err error) { warned = append(warned, err.Error()) })
+	if err == nil || !strings.Contains(err.Error(), "401") || !strings.Contains(err.Error(), "revoked") {
+		t.Error(err)
+	}
+	if diff := cmp.Diff([]string{"a", "b"}, seen); diff != "" || opened != 2 || len(warned) != 2 {
+		t.Errorf("%s, opened %d times, warned %q", diff, opened, warned)
 	}
 }
 

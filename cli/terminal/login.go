@@ -21,6 +21,7 @@ import (
 	"golang.org/x/oauth2"
 
 	"atoll.dev/client"
+	"atoll.dev/client/remote"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -258,7 +259,7 @@ type tokenSource struct {
 // tokenMargin is how long before its end a token is replaced.
 const tokenMargin = 20 * time.Second
 
-// token returns a token that is valid now.
+// token returns a token that is valid now. The error is a *remote.SenderError when only the person can get a new one.
 func (t *tokenSource) token(ctx context.Context) (string, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -273,11 +274,12 @@ func (t *tokenSource) token(ctx context.Context) (string, error) {
 	saved, err := ReadLogin()
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return "", errors.New("you have signed out meanwhile; sign in again with: atoll login")
+		return "", &remote.SenderError{Err: errors.New("you have signed out meanwhile; sign in again with: atoll login")}
 	case err != nil:
 		return "", err
 	case !saved.isSameAs(t.login):
-		return "", errors.New("you have signed in elsewhere, or as somebody else, meanwhile; run the command again")
+		return "", &remote.SenderError{
+			Err: errors.New("you have signed in elsewhere, or as somebody else, meanwhile; run the command again")}
 	}
 	t.login = saved // another process may have new tokens already; a refresh token is often good once only
 	if time.Until(t.login.Expires) > tokenMargin {
@@ -292,7 +294,8 @@ func (t *tokenSource) token(ctx context.Context) (string, error) {
 // refresh gets new tokens by the refresh token.
 func (l *Login) refresh(ctx context.Context) error {
 	if l.RefreshToken == "" {
-		return fmt.Errorf("the login expired at %s; sign in again with: atoll login", l.Expires.Format(time.RFC3339))
+		return &remote.SenderError{Err: fmt.Errorf("the login expired at %s; sign in again with: atoll login",
+			l.Expires.Format(time.RFC3339))}
 	}
 	ctx, provider, err := l.Discover(ctx)
 	if err != nil {
@@ -302,10 +305,15 @@ func (l *Login) refresh(ctx context.Context) error {
 	if err == nil {
 		err = l.AcceptTokens(ctx, provider, tokens, "")
 	}
-	if err != nil {
-		return fmt.Errorf("the login cannot be extended: %w; sign in again with: atoll login", err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	err = fmt.Errorf("the login cannot be extended: %w; sign in again with: atoll login", err)
+	if refused, ok := errors.AsType[*oauth2.RetrieveError](err); ok && refused.Response.StatusCode < 500 &&
+		refused.Response.StatusCode != http.StatusTooManyRequests {
+		return &remote.SenderError{Err: err}
+	}
+	return err
 }
 
 // lockLogin makes other processes wait until unlock is called.

@@ -33,7 +33,7 @@ type Service struct {
 	base *url.URL
 	http *http.Client
 
-	// Prepare adds headers to a request before each attempt: a signature, the actor.
+	// Prepare adds headers to a request before each attempt: a signature, the actor. Its error ends the call.
 	Prepare func(r *http.Request, body []byte) error
 
 	AnswerTimeout time.Duration // of one attempt, until the answer begins
@@ -41,6 +41,13 @@ type Service struct {
 	Budget        time.Duration // of all attempts together, until the last answer begins
 	MaxRetryAfter time.Duration // Do does not retry after an answer with a longer Retry-After
 }
+
+// SenderError is an error of Service.Prepare that a later attempt has, too: the sender cannot prove its identity any more.
+type SenderError struct{ Err error }
+
+func (e *SenderError) Error() string { return e.Err.Error() }
+
+func (e *SenderError) Unwrap() error { return e.Err }
 
 // Request is one call.
 type Request struct {

@@ -118,7 +118,7 @@ func (w *Watch) Close() error {
 // Follow calls apply with every event until ctx ends or apply fails, and returns that error. It
 // continues a broken stream from the last cursor. When the server refuses the cursor, it calls apply
 // with a Relist event and begins with all existing objects. Another answer of 4xx, except 429, ends
-// it with that error.
+// it with that error, and so does a *SenderError.
 func Follow(ctx context.Context, o WatchOptions, open func(context.Context, WatchOptions) (*Watch, error),
 	apply func(Event) error) error {
 	known := o.Cursor != "" // the caller has objects; without a cursor to continue from they may be out of date
@@ -142,6 +142,9 @@ func Follow(ctx context.Context, o WatchOptions, open func(context.Context, Watc
 		}
 		if stop, ok := errors.AsType[*ApplyError](err); ok {
 			return stop.Err
+		}
+		if _, ok := errors.AsType[*SenderError](err); ok {
+			return err
 		}
 		switch status := StatusOf(err); {
 		case status == http.StatusGone && o.Cursor != "":
