@@ -41,7 +41,8 @@ func ReadConfig(path string) (*S3, *envelope.KeyFile, error) {
 	return store, keys, nil
 }
 
-// ReadStore reads the file at path and the credentials that it names, for objects that are not encrypted by their writer.
+// ReadStore reads the file at path and the credentials that it names, for objects that are not encrypted by their
+// writer.
 func ReadStore(path string) (*S3, error) {
 	store, _, err := readStore(path)
 	return store, err

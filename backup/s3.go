@@ -146,8 +146,8 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 	return names, nil
 }
 
-// ListAfter returns at most limit names, of at most 1,000, that begin with prefix and follow after in the order of their
-// bytes. None means that there are no more.
+// ListAfter returns at most limit names, of at most 1,000, that begin with prefix and follow after in the order of
+// their bytes. None means that there are no more.
 func (s *S3) ListAfter(ctx context.Context, prefix, after string, limit int) ([]string, error) {
 	in := s3.ListObjectsV2Input{Bucket: &s.o.Bucket, Prefix: aws.String(s.root() + prefix),
 		MaxKeys: aws.Int32(int32(min(limit, 1000)))}

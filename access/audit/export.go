@@ -33,10 +33,10 @@ const (
 	maxExportBytes      = 4 << 20          // of one object, and one page more
 )
 
-// Exporter copies the chain to an object store as JSON lines, in objects that are never changed. The queue of what is not
-// exported is the chain itself: the exporter holds one object in memory, and a store that is away costs nothing but the
-// age of the copy. Each record is exported at least once: the position moves when the object is stored, so that a kill
-// between the two repeats the object's records in the next one. See objectName.
+// Exporter copies the chain to an object store as JSON lines, in objects that are never changed. The queue of what is
+// not exported is the chain itself: the exporter holds one object in memory, and a store that is away costs nothing but
+// the age of the copy. Each record is exported at least once: the position moves when the object is stored, so that a
+// kill between the two repeats the object's records in the next one. See objectName.
 type Exporter struct {
 	Chain   *Chain
 	Objects ObjectWriter
@@ -53,8 +53,8 @@ type Exporter struct {
 	behind lag
 }
 
-// Run exports until ctx ends, and returns the cause of that end. After an error it tries again. Several replicas may call
-// Run: one at a time exports.
+// Run exports until ctx ends, and returns the cause of that end. After an error it tries again. Several replicas may
+// call Run: one at a time exports.
 func (x *Exporter) Run(ctx context.Context) error {
 	x.prepare()
 	log := exportLog{log: x.Log, often: rate.Sometimes{Interval: time.Minute}}

@@ -202,7 +202,8 @@ func TestOneReplicaExports(t *testing.T) {
 		t.Fatal(err)
 	}
 	add(t, chain, "a", 3)
-	if err := second.exportAll(t.Context()); !errors.Is(err, errNotOwner) || len(b.names()) > 0 || second.lag().records != 3 {
+	err := second.exportAll(t.Context())
+	if !errors.Is(err, errNotOwner) || len(b.names()) > 0 || second.lag().records != 3 {
 		t.Errorf("the second replica: %v, objects %v, behind %+v", err, b.names(), second.lag())
 	}
 	first.leave()
@@ -267,7 +268,8 @@ func TestAChainThatWasSetBackIsAFork(t *testing.T) {
 	exec(`update audit_head set seq = 0, hash = anchor_hash; delete from audit_record`)
 	add(t, chain, "d", 30)
 	export()
-	if v, err := b.verify(headOf(t, chain)); err != nil || !slices.Equal(v.Forks, []int64{1, 11}) || v.Records != 57 || v.Head != headOf(t, chain) {
+	v, err = b.verify(headOf(t, chain))
+	if err != nil || !slices.Equal(v.Forks, []int64{1, 11}) || v.Records != 57 || v.Head != headOf(t, chain) {
 		t.Errorf("after the chain was made anew: %+v, %v", v, err)
 	}
 }

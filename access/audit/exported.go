@@ -18,8 +18,8 @@ func ExportPrefix(region string) string { return ".audit/" + region + "/" }
 //
 //	FIRST-LAST-HASH.jsonl
 //
-// FIRST and LAST are numbers of records with 20 digits, so that names are in the order of the chain. HASH is that of the
-// last record. It covers all records before it, so one name has one content: whoever stores an object a second time
+// FIRST and LAST are numbers of records with 20 digits, so that names are in the order of the chain. HASH is that of
+// the last record. It covers all records before it, so one name has one content: whoever stores an object a second time
 // stores the same bytes. A reader drops a record whose number and hash it has already.
 func objectName(first int64, last Anchor) string {
 	return fmt.Sprintf("%020d-%020d-%s.jsonl", first, last.Seq, last.Hash)
@@ -56,17 +56,17 @@ type Exported struct {
 	Forks []int64
 }
 
-// exportCheck is a verification under way. known has the records that an object may begin after, or have again, by number:
-// after a fork there are several. Their content is not kept.
+// exportCheck is a verification under way. known has the records that an object may begin after, or have again, by
+// number: after a fork there are several. Their content is not kept.
 type exportCheck struct {
 	found    Exported
 	expected Anchor
 	known    map[int64][]Entry
 }
 
-// VerifyExport reads an export and checks each hash, as Verify does with the chain of a region. Its errors, too, are those
-// of Verify; in addition, an object whose name does not fit its content is a *BrokenError. An export that begins with a
-// later record than the first is complete from there on.
+// VerifyExport reads an export and checks each hash, as Verify does with the chain of a region. Its errors, too, are
+// those of Verify; in addition, an object whose name does not fit its content is a *BrokenError. An export that begins
+// with a later record than the first is complete from there on.
 func VerifyExport(ctx context.Context, expect Anchor, prefix string, objects ObjectReader) (Exported, error) {
 	check := exportCheck{expected: expect, known: map[int64][]Entry{}}
 	isExpected := expect.Seq == 0
@@ -151,8 +151,8 @@ func (c *exportCheck) object(name string, content []byte) error {
 	return nil
 }
 
-// begins returns a *BrokenError unless an object may begin after a record: that is in another object, or before the first
-// record of a chain.
+// begins returns a *BrokenError unless an object may begin after a record: that is in another object, or before the
+// first record of a chain.
 func (c *exportCheck) begins(name string, after Anchor) error {
 	switch {
 	case c.found.Objects == 0 && after.Seq > 0, after == Anchor{Hash: noHash}, c.has(after):

@@ -34,7 +34,8 @@ var errNotOwner = errors.New("another replica exports the audit records")
 
 // ownExport makes owner the owner of a target for lease, and returns its position. If another process owns the target,
 // the error is errNotOwner, and the position is right all the same.
-func (c *Chain) ownExport(ctx context.Context, target, owner string, lease time.Duration) (p exportPosition, err error) {
+func (c *Chain) ownExport(ctx context.Context, target, owner string, lease time.Duration) (p exportPosition,
+	err error) {
 	var isOwner bool
 	err = c.store.Tx(ctx, func(tx *store.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into audit_export as e values ($1, 0, $2, $3, now() + $4::interval)

@@ -76,7 +76,8 @@ type exportHead struct {
 }
 
 // verifyExport verifies a region's export in the store that a file names.
-func verifyExport(ctx context.Context, out io.Writer, o *terminal.Output, file, region string, known audit.Anchor) error {
+func verifyExport(ctx context.Context, out io.Writer, o *terminal.Output, file, region string,
+	known audit.Anchor) error {
 	objects, err := backup.ReadStore(file)
 	if err != nil {
 		return err
