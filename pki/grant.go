@@ -80,6 +80,13 @@ func (ca *CA) followLine(lines *lineRecord, as applicant, next string) (parent s
 	if err != nil {
 		return parent, err
 	}
+	issued, err := readRecord[issuedRecord](ca.dir, issuedDir, as.name)
+	if err == nil {
+		err = lines.checkPace(parent, next, issued.Certificates, as.validity, time.Now())
+	}
+	if err != nil {
+		return parent, err
+	}
 	return parent, ca.revokeKeys(as.name, lines.confirm(parent, as.by.NotAfter))
 }
 

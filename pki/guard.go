@@ -79,6 +79,13 @@ func (g *guard) checkList() error {
 	return nil
 }
 
+// isRevoked reports whether the list has a certificate.
+func (g *guard) isRevoked(cert *x509.Certificate) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.revoked[cert.SerialNumber.String()]
+}
+
 // number returns the number of the list, "" when there is none.
 func (g *guard) number() string {
 	g.mu.Lock()

@@ -72,9 +72,10 @@ type Identity struct {
 	roots   *x509.CertPool
 	ca      *x509.Certificate
 	current atomic.Pointer[tls.Certificate]
-	guard   *guard        // for clients of a server with this identity
-	renewed chan struct{} // wakes keepConfirmed
-	renewal sync.Mutex    // held while renewalFile is used
+	guard   *guard                           // for clients of a server with this identity
+	renewed chan struct{}                    // wakes keepConfirmed
+	renewal sync.Mutex                       // held while renewalFile is used
+	refused atomic.Pointer[x509.Certificate] // the last one that the CA refused for good; nil for none
 }
 
 // OpenIdentity loads the identity in Dir, or makes a key there and enrols. It renews
@@ -306,10 +307,30 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 	}
 }
 
-// Check is a readiness check: the certificate is valid now, and a server has a fresh
-// revocation list.
+// Check is a readiness check: the certificate is valid now and not known as revoked, and
+// a server has a fresh revocation list. A server knows of a revocation by the list, another
+// process when the CA refuses its certificate.
 func (id *Identity) Check(context.Context) error {
-	return errors.Join(id.check(id.Certificate(), time.Now()), id.guard.check())
+	cert := id.Certificate()
+	return errors.Join(id.check(cert, time.Now()), id.guard.check(), id.checkRevoked(cert))
+}
+
+// checkRevoked returns an error when the certificate is revoked, as far as this process
+// knows.
+func (id *Identity) checkRevoked(cert *x509.Certificate) error {
+	if refused := id.refused.Load(); !id.guard.isRevoked(cert) && (refused == nil || !refused.Equal(cert)) {
+		return nil
+	}
+	return fmt.Errorf("the certificate of %s is revoked, and others refuse it: find out why, pass a new join token "+
+		"(`atoll pki token`, for an agent `atoll mc join-token`), and start the process again", id.o.Name)
+}
+
+// noteRefusal remembers that the CA refused cert, if err says that it is revoked or
+// superseded.
+func (id *Identity) noteRefusal(cert *x509.Certificate, err error) {
+	if r, ok := errors.AsType[*refusal](err); ok && (r.code == codeRevoked || r.code == codeSuperseded) {
+		id.refused.Store(cert)
+	}
 }
 
 // Name returns the identity's name.

@@ -15,6 +15,44 @@ var ErrSuperseded = errors.New("certificate was superseded")
 // reason. An honest client makes a new key for each renewal.
 var errUsedKey = errors.New("this key was certified before")
 
+// errTooMany means that a line has as many certificates as it may have at present.
+var errTooMany = errors.New("too many certificates were requested with this one")
+
+const (
+	// maxUnconfirmed bounds the keys that one key has requested and nobody has used. A client
+	// whose answers are lost asks with the same key again, one of an earlier version with
+	// another one each time.
+	maxUnconfirmed = 200
+	// maxLinePace bounds the certificates of a line within linePace; an honest client needs
+	// one in days.
+	maxLinePace = 30
+	linePace    = time.Hour
+)
+
+// checkPace returns errTooMany when the holder of a certificate for the key by may not have
+// one for the key next now: the CA keeps a record of each certificate until it expires, and
+// a holder must not fill its disk. issued has the certificates of the name, which live for
+// validity.
+func (r *lineRecord) checkPace(by, next string, issued []issuedCert, validity time.Duration, now time.Time) error {
+	unconfirmed := 0
+	for _, k := range r.Keys {
+		if k.Parent == by && k.Key != next && !k.Confirmed && !k.Abandoned {
+			unconfirmed++
+		}
+	}
+	line, recent := r.lineOf(by), 0
+	since := now.Add(validity - min(linePace, validity/10)) // when a certificate ends that was issued that long ago
+	for _, c := range issued {
+		if c.Expires.After(since) && slices.Contains(line, c.Key) {
+			recent++
+		}
+	}
+	if unconfirmed >= maxUnconfirmed || recent >= maxLinePace {
+		return errTooMany
+	}
+	return nil
+}
+
 // lineRecord is lines/NAME.json: the keys of a name, each with the key by which it was
 // requested. A line is the keys that follow from one join token by renewals. An earlier
 // atoll neither reads nor writes this file; a key without a record begins a line.

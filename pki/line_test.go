@@ -2,8 +2,10 @@ package pki
 
 import (
 	"bytes"
+	"crypto/ecdsa"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
@@ -306,4 +308,66 @@ func TestACommandsCertificateIsForgotten(t *testing.T) {
 			t.Errorf("it renews when it is forgotten: %v", err)
 		}
 	})
+}
+
+// The holder of a certificate gets a bounded number of further ones, whether it asks for one key again and again or for a
+// new key each time. Another line of the name, and another name, get theirs.
+func TestALineGetsABoundedNumberOfCertificates(t *testing.T) {
+	ca := openCA(t)
+	url := serveCA(t, ca)
+	for what, next := range map[string]func() *ecdsa.PrivateKey{
+		"one key": func() func() *ecdsa.PrivateKey {
+			key, _ := newKey()
+			return func() *ecdsa.PrivateKey { return key }
+		}(),
+		"new keys": func() *ecdsa.PrivateKey { key, _ := newKey(); return key },
+	} {
+		holder, other := open(t, options(t, ca, url, "management-01")), open(t, options(t, ca, url, "management-01"))
+		got := 0
+		for ; got <= maxLinePace; got++ {
+			if _, err := holder.requestCertificate(t.Context(), next(), ""); err != nil {
+				if !strings.Contains(err.Error(), "too-many-certificates") {
+					t.Errorf("%s: %v", what, err)
+				}
+				break
+			}
+		}
+		if got == 0 || got >= maxLinePace {
+			t.Errorf("%s: the holder got %d certificates", what, got)
+		}
+		if err := other.Renew(t.Context()); err != nil {
+			t.Errorf("%s: another line: %v", what, err)
+		}
+	}
+}
+
+// The bounds of a line: by time, which goes on, and by keys that nobody has used.
+func TestThePaceOfALine(t *testing.T) {
+	now, validity := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), 7*24*time.Hour
+	lines := lineRecord{Keys: []lineKey{{Key: "first"}, {Key: "stranger"}}}
+	var issued []issuedCert
+	issue := func(key string, at time.Time) { issued = append(issued, issuedCert{Key: key, Expires: at.Add(validity)}) }
+	for i := range maxLinePace {
+		if err := lines.checkPace("first", "next", issued, validity, now); err != nil {
+			t.Fatalf("after %d certificates: %v", i, err)
+		}
+		issue("first", now)
+		issue("stranger", now)
+	}
+	if err := lines.checkPace("first", "next", issued, validity, now.Add(linePace/2)); !errors.Is(err, errTooMany) {
+		t.Errorf("too many in an hour: %v", err)
+	}
+	if err := lines.checkPace("first", "next", issued, validity, now.Add(linePace)); err != nil {
+		t.Errorf("an hour later: %v", err)
+	}
+	for i := range maxUnconfirmed {
+		lines.add(fmt.Sprint(i), "first", now.Add(validity))
+	}
+	if err := lines.checkPace("first", "next", nil, validity, now); !errors.Is(err, errTooMany) {
+		t.Errorf("too many unused keys: %v", err)
+	}
+	lines.confirm("0", now)
+	if err := lines.checkPace("0", "next", nil, validity, now); err != nil {
+		t.Errorf("the next key of the line: %v", err)
+	}
 }

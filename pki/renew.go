@@ -81,8 +81,10 @@ func (id *Identity) renewByCertificate(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	present := id.Certificate()
 	cert, err := id.requestCertificate(ctx, key, "")
 	if err != nil {
+		id.noteRefusal(present, err)
 		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
 			return errors.Join(err, removeFile(id.o.Dir, renewalFile)) // nothing was signed for this key
 		}
@@ -127,6 +129,7 @@ func (id *Identity) confirm(ctx context.Context) error {
 		// A signing service of an earlier version: the next renewal confirms.
 	case status != http.StatusNoContent:
 		err = decodeRefusal(status, answer)
+		id.noteRefusal(id.Certificate(), err)
 		if r, ok := errors.AsType[*refusal](err); !ok || !r.isFinal() {
 			return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
 		}

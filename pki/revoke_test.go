@@ -338,3 +338,51 @@ func TestClosedRecognizesClosedConnections(t *testing.T) {
 		t.Error("closed is false for a closed connection")
 	}
 }
+
+// A process whose own certificate is revoked is not ready, and says why: a server by the list, another one when the CA
+// refuses its renewal. With a certificate of a new line it is ready again.
+func TestI7ARevokedProcessIsNotReady(t *testing.T) {
+	ca := openCA(t)
+	url := serveCA(t, ca)
+	server, agent := open(t, options(t, ca, url, "system:broker")), open(t, options(t, ca, url, "management-01"))
+	listen(t, server)
+	run(t, server)
+	wait := func(id *Identity, want string) {
+		t.Helper()
+		for end := time.Now().Add(hangLimit); ; <-time.After(10 * time.Millisecond) {
+			err := id.Check(t.Context())
+			if want == "" && err == nil || want != "" && err != nil && strings.Contains(err.Error(), want) {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%s: %v, want %q", id.Name(), err, want)
+			}
+		}
+	}
+	wait(server, "")
+	for _, name := range []Name{"system:broker", "management-01"} {
+		if _, err := ca.Revoke(name, "stolen"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(server, "the certificate of system:broker is revoked")
+	wait(agent, "") // it does not know yet
+	if err := agent.Renew(t.Context()); err == nil {
+		t.Fatal("a revoked certificate was renewed")
+	}
+	wait(agent, "the certificate of management-01 is revoked")
+	if _, err := ca.Allow("management-01"); err != nil {
+		t.Fatal(err)
+	}
+	token, err := ca.CreateToken("management-01", time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(agent.o.TokenFile, []byte(token), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := agent.Renew(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait(agent, "")
+}

@@ -332,10 +332,11 @@ func refuse(err error) error {
 		{ErrTokenExpired, http.StatusForbidden, "token-expired", "make a new token"},
 		{ErrTokenUnknown, http.StatusForbidden, "invalid-token", "make a new token"},
 		{ErrWrongName, http.StatusForbidden, "wrong-name", "ask for the name that is yours"},
-		{ErrRevoked, http.StatusForbidden, "revoked", "`atoll mc allow` and a new join token let it join again"},
+		{ErrRevoked, http.StatusForbidden, codeRevoked, "`atoll mc allow` and a new join token let it join again"},
 		{ErrTooOld, http.StatusForbidden, "certificate-too-old", "make a join token"},
-		{ErrSuperseded, http.StatusForbidden, "superseded", "find out who has a copy of its key, then make a join token"},
+		{ErrSuperseded, http.StatusForbidden, codeSuperseded, "find out who has a copy of its key, then make a join token"},
 		{errUsedKey, http.StatusForbidden, "key-used", "make a new key"},
+		{errTooMany, http.StatusTooManyRequests, "too-many-certificates", "try again later"},
 	} {
 		if errors.Is(err, r.kind) {
 			return rest.Errorf(r.status, r.code, "%v; %s", err, r.advice).Because(err)

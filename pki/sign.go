@@ -17,6 +17,12 @@ import (
 
 const signTimeout = 15 * time.Second
 
+// Codes of refusals of a certificate that no retry helps.
+const (
+	codeRevoked    = "revoked"
+	codeSuperseded = "superseded"
+)
+
 // refusal is the signing service's answer when it does not sign.
 type refusal struct {
 	status       int
