@@ -310,8 +310,8 @@ func TestACommandsCertificateIsForgotten(t *testing.T) {
 	})
 }
 
-// The holder of a certificate gets a bounded number of further ones, whether it asks for one key again and again or for a
-// new key each time. Another line of the name, and another name, get theirs.
+// The holder of a certificate gets a bounded number of further ones, whether it asks for one key again and again or for
+// a new key each time. Another line of the name gets its own.
 func TestALineGetsABoundedNumberOfCertificates(t *testing.T) {
 	ca := openCA(t)
 	url := serveCA(t, ca)
@@ -346,7 +346,9 @@ func TestThePaceOfALine(t *testing.T) {
 	now, validity := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC), 7*24*time.Hour
 	lines := lineRecord{Keys: []lineKey{{Key: "first"}, {Key: "stranger"}}}
 	var issued []issuedCert
-	issue := func(key string, at time.Time) { issued = append(issued, issuedCert{Key: key, Expires: at.Add(validity)}) }
+	issue := func(key string, at time.Time) {
+		issued = append(issued, issuedCert{Key: key, Expires: at.Add(validity)})
+	}
 	for i := range maxLinePace {
 		if err := lines.checkPace("first", "next", issued, validity, now); err != nil {
 			t.Fatalf("after %d certificates: %v", i, err)
