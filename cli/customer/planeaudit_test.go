@@ -84,7 +84,8 @@ func TestAFollowerOfAPlanesAuditOutlastsFailures(t *testing.T) {
 	defer server.Close()
 	open := func(context.Context) (*planeClient, error) {
 		if opened++; opened == 1 {
-			return nil, remote.Unreachable("the Platform API", errors.New("cut"))
+			return nil, &remote.Error{Status: http.StatusServiceUnavailable, Code: remote.CodeUnreachable,
+				Err: errors.New("cut")}
 		}
 		return &planeClient{http: server.Client(), url: server.URL}, nil
 	}
