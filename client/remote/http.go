@@ -42,7 +42,8 @@ type Service struct {
 	MaxRetryAfter time.Duration // Do does not retry after an answer with a longer Retry-After
 }
 
-// SenderError is an error of Service.Prepare that a later attempt has, too: the sender cannot prove its identity any more.
+// SenderError is an error of Service.Prepare that a later attempt has, too: the sender cannot prove its identity any
+// more.
 type SenderError struct{ Err error }
 
 func (e *SenderError) Error() string { return e.Err.Error() }

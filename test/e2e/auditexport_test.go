@@ -11,8 +11,8 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// The Platform API and the store are killed again and again while accounts are created: each audit record is in the store
-// afterwards, and the copy there ends with the chain of the region.
+// The Platform API and the store are killed again and again while accounts are created: each audit record is in the
+// store afterwards, and the copy there ends with the chain of the region.
 func TestAuditRecordsReachTheStoreOfAKilledRegionI12(t *testing.T) {
 	r := localtest.Restarted(t)
 	name := r.Status().Region
