@@ -14,8 +14,18 @@ import (
 	"pgregory.net/rapid"
 )
 
-// drawRequest draws a request and how to sign it.
-func drawRequest(t *rapid.T) (signed *http.Request, presigned bool) {
+// tokenVerifier is a testVerifier whose key pair has a session token, "" for none.
+func tokenVerifier(token string) *Verifier {
+	v, keys := testVerifier(), testKeys()
+	key := keys[testID]
+	key.SessionToken = token
+	keys[testID] = key
+	v.Keys = keys
+	return v
+}
+
+// drawRequest draws a request that the AWS SDK signs in its header or its query, with or without a session token.
+func drawRequest(t *rapid.T) (signed *http.Request, token string) {
 	segment := rapid.StringOfN(rapid.RuneFrom([]rune("abcXYZ019-._~ %/+:@!$&'()*,;=?#é世\"<>|")), 1, 8, -1)
 	var path strings.Builder
 	for _, s := range rapid.SliceOfN(segment, 0, 5).Draw(t, "path") {
@@ -46,19 +56,33 @@ func drawRequest(t *rapid.T) (signed *http.Request, presigned bool) {
 			r.Header.Add(n, value.Draw(t, "value"))
 		}
 	}
-	if presigned = rapid.Bool().Draw(t, "presigned"); presigned {
-		return sdkPresign(t, r, body, testTime), true
+	if rapid.Bool().Draw(t, "has token") {
+		token = rapid.StringOfN(rapid.RuneFrom([]rune("abcXYZ019/+=-_.%~")), 1, 60, -1).Draw(t, "token")
 	}
-	sdkSign(t, r, body, testTime)
-	return r, false
+	if rapid.Bool().Draw(t, "presigned") {
+		return sdkPresignWith(t, r, body, token, testTime), token
+	}
+	sdkSignWith(t, r, body, token, testTime)
+	return r, token
 }
 
 func TestWhateverTheSDKSignsVerifies(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, _ := drawRequest(t)
-		target := r.URL.RequestURI()
-		if _, _, err := verifyWire(t, testVerifier(), r); err != nil {
+		r, token := drawRequest(t)
+		target, sent := r.URL.RequestURI(), wire(t, r)
+		verify := func(v *Verifier) error {
+			got, err := received(sent)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, _, err = v.Verify(got)
+			return err
+		}
+		if err := verify(tokenVerifier(token)); err != nil {
 			t.Fatalf("%s %s: %v", r.Method, target, err)
+		}
+		if err := verify(tokenVerifier(token + "x")); codeOf(err) != UnexpectedToken {
+			t.Fatalf("%s %s, and the key has another token: %v", r.Method, target, err)
 		}
 	})
 }
@@ -85,7 +109,7 @@ func meaning(r *http.Request, signedHeaders []string) string {
 // or means the same, as when only the case of a header's name changes.
 func TestAChangedRequestDoesNotVerify(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r, _ := drawRequest(t)
+		r, token := drawRequest(t)
 		sent := wire(t, r)
 		original, err := received(sent)
 		if err != nil {
@@ -113,7 +137,7 @@ func TestAChangedRequestDoesNotVerify(t *testing.T) {
 			return // not even HTTP
 		}
 		meant := meaning(got, c.signedHeaders)
-		if _, _, err := testVerifier().Verify(got); err == nil && meant != want {
+		if _, _, err := tokenVerifier(token).Verify(got); err == nil && meant != want {
 			t.Fatalf("verified:\n%s\nbut signed was:\n%s\nmeaning %s\nnot     %s", changed, sent, meant, want)
 		} else if err != nil && len(codeOf(err)) > 40 {
 			t.Fatal(err)

@@ -74,9 +74,14 @@ func request(t interface{ Fatal(...any) }, method, target, body string) *http.Re
 }
 
 func sdkSign(t interface{ Fatal(...any) }, r *http.Request, body string, at time.Time) {
+	sdkSignWith(t, r, body, "", at)
+}
+
+// sdkSignWith signs with a session token, "" for none.
+func sdkSignWith(t interface{ Fatal(...any) }, r *http.Request, body, token string, at time.Time) {
 	sum := sha256.Sum256([]byte(body))
 	err := v4.NewSigner().SignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID,
-		SecretAccessKey: testSecret},
+		SecretAccessKey: testSecret, SessionToken: token},
 		r, hex.EncodeToString(sum[:]), service, testRegion, at)
 	if err != nil {
 		t.Fatal(err)
@@ -84,9 +89,14 @@ func sdkSign(t interface{ Fatal(...any) }, r *http.Request, body string, at time
 }
 
 func sdkPresign(t interface{ Fatal(...any) }, r *http.Request, body string, at time.Time) *http.Request {
+	return sdkPresignWith(t, r, body, "", at)
+}
+
+// sdkPresignWith presigns with a session token, "" for none.
+func sdkPresignWith(t interface{ Fatal(...any) }, r *http.Request, body, token string, at time.Time) *http.Request {
 	sum := sha256.Sum256([]byte(body))
 	u, header, err := v4.NewSigner().PresignHTTP(context.Background(), aws.Credentials{AccessKeyID: testID,
-		SecretAccessKey: testSecret},
+		SecretAccessKey: testSecret, SessionToken: token},
 		r, hex.EncodeToString(sum[:]), service, testRegion, at)
 	if err != nil {
 		t.Fatal(err)
