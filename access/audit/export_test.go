@@ -193,7 +193,7 @@ func TestAKillAfterAnObjectRepeatsItsRecords(t *testing.T) {
 
 // While one process owns the export, another one stores nothing.
 func TestOneReplicaExports(t *testing.T) {
-	chain, _, _ := open(t, pgtest.DSN(t))
+	chain, _, conn := open(t, pgtest.DSN(t))
 	b := newBucket(t)
 	first, second := b.exporter(chain), b.exporter(chain)
 	if err := first.exportAll(t.Context()); err != nil {
@@ -207,6 +207,13 @@ func TestOneReplicaExports(t *testing.T) {
 	first.leave()
 	if err := second.exportAll(t.Context()); err != nil || len(b.names()) != 1 || second.lag().records != 0 {
 		t.Errorf("after the first left: %v, objects %v", err, b.names())
+	}
+	set := `update audit_export set owned_until = now() + interval '1 hour'` // the clock was set back
+	if _, err := conn.Exec(t.Context(), set); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.exportAll(t.Context()); err != nil {
+		t.Errorf("after the clock was set back: %v", err)
 	}
 }
 

@@ -33,14 +33,15 @@ type exportPosition struct {
 var errNotOwner = errors.New("another replica exports the audit records")
 
 // ownExport makes owner the owner of a target for lease, and returns its position. If another process owns the target,
-// the error is errNotOwner, and the position is right all the same.
+// the error is errNotOwner, and the position is right all the same. A lease that ends later than one that begins now
+// was written before the clock was set back, and counts no more.
 func (c *Chain) ownExport(ctx context.Context, target, owner string, lease time.Duration) (p exportPosition,
 	err error) {
 	var isOwner bool
 	err = c.store.Tx(ctx, func(tx *store.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into audit_export as e values ($1, 0, $2, $3, now() + $4::interval)
 			on conflict (target) do update set owner = $3, owned_until = now() + $4::interval
-			where e.owner = $3 or e.owned_until < now()`, target, noHash, owner, lease)
+			where e.owner = $3 or e.owned_until not between now() and now() + $4::interval`, target, noHash, owner, lease)
 		if err != nil {
 			return err
 		}
