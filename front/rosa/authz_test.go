@@ -45,6 +45,8 @@ func TestPoliciesDecideThroughTheAPI(t *testing.T) {
 		isDev    = `when {resource.hasTag("env") && resource.getTag("env") == "dev"}`
 		shown    = `{"spec":{"displayName":"x"}}`
 	)
+	type verdicts struct{ allowed, refused int }
+	groups := map[string]verdicts{}
 	for _, c := range []struct {
 		group, policy, method, path, body string
 		allowed                           bool
@@ -158,6 +160,19 @@ func TestPoliciesDecideThroughTheAPI(t *testing.T) {
 			t.Errorf("%s: %s\n%s %s: %d %v", c.group, c.policy, c.method, c.path, status, answer)
 		}
 		take()
+		n := groups[c.group]
+		if c.allowed {
+			n.allowed++
+		} else {
+			n.refused++
+		}
+		groups[c.group] = n
+	}
+	for _, group := range []string{"basic access", "clusters", "node pools", "credentials", "tags", "deny", "conditions",
+		"complex"} {
+		if n := groups[group]; n.allowed+n.refused < 4 || n.allowed == 0 || n.refused == 0 {
+			t.Errorf("the group %s has %+v", group, n)
+		}
 	}
 
 	// A list has what its reader may describe, and its total counts that.
@@ -197,7 +212,7 @@ func TestEveryRouteRefusesI10(t *testing.T) {
 		t.Fatal(err)
 	}
 	for path, item := range doc.Paths.Map() {
-		id := secret
+		id := secret // of what the path names
 		for part, of := range map[string]string{"/policies/": written, "/groups/": group, "/attachments/": attached,
 			"/accounts/": ownerAccount} {
 			if strings.Contains(path, part) {
@@ -223,6 +238,9 @@ func TestEveryRouteRefusesI10(t *testing.T) {
 			a.want(bob, method, path, body, 403, "access-denied")
 			status, answer := a.call(otherRoot, method, path, `{"name":"x","cluster_id":"`+secret+`"}`)
 			text := fmt.Sprint(answer)
+			if strings.Contains(path, id) && id != ownerAccount {
+				a.wantAsMissing(otherRoot, method, path, id, secret)
+			}
 			for _, shown := range []string{"secret-", `"secret"`, "user/bob"} {
 				if strings.Contains(text, shown) {
 					t.Errorf("%s %s shows another account's %s: %d %s", method, path, shown, status, text)
@@ -303,7 +321,7 @@ func TestAnAccountBeginsAndEnds(t *testing.T) {
 	a.want(admin, "GET", "/clusters", "", 403, "access-denied") // its old policies are gone
 }
 
-// A privileged account whose first administrator is made follows its policies from then on.
+// A privileged account owned first administrator is made follows its policies from then on.
 func TestAPrivilegedAccountWithAdministratorsFollowsPolicies(t *testing.T) {
 	a := startAuthorized(t)
 	admin, second := "arn:aws:iam::000000000000:user/admin", "arn:aws:iam::000000000000:user/second"
@@ -324,4 +342,20 @@ func TestAPrivilegedAccountWithAdministratorsFollowsPolicies(t *testing.T) {
 	a.want(admin, "POST", "/authz/admins", `{"principalArn":"`+second+`"}`, 201, "")
 	a.want(admin, "DELETE", "/authz/admins/"+url.PathEscape(admin), "", 204, "")
 	a.want(admin, "GET", "/accounts", "", 403, "access-denied")
+}
+
+// wantAsMissing checks that a caller gets the same answers about what another account has, by its id and the id of its
+// cluster, as about ids that nothing has.
+func (a *authorized) wantAsMissing(who, method, path, id, cluster string) {
+	a.t.Helper()
+	const missing = "ffffffff-0000-4000-8000-000000000000"
+	rename := strings.NewReplacer(id, missing, cluster, missing).Replace
+	for _, body := range []string{`{"name":"x","cluster_id":"` + cluster + `"}`, `{}`} {
+		status, answer := a.call(who, method, path, body)
+		missingStatus, missingAnswer := a.call(who, method, rename(path), rename(body))
+		if text := rename(fmt.Sprint(answer)); status != missingStatus || text != fmt.Sprint(missingAnswer) {
+			a.t.Errorf("%s %s %s of another account: %d %s, of nobody: %d %v", method, path, body, status, text, missingStatus,
+				missingAnswer)
+		}
+	}
 }
