@@ -43,7 +43,9 @@ func (m *move) arrives() bool {
 }
 
 // mustStop reports whether the plane must not run here: the other management cluster waits for it, or has it.
-func (m *move) mustStop() bool { return m.leaves() && m.Leaving.State != controlplane.LeavingWaits }
+func (m *move) mustStop() bool {
+	return m.leaves() && m.Leaving.State != controlplane.LeavingWaits && m.Leaving.State != controlplane.LeavingRefused
+}
 
 // hasLeft reports whether the other management cluster can have the plane's data.
 func (m *move) hasLeft() bool { return m.leaves() && m.Leaving.State == controlplane.LeavingDone }
@@ -125,6 +127,7 @@ func decideMove(before *hypershift.MoveStatus, r report) *hypershift.MoveStatus 
 		s.Phase = map[controlplane.LeavingState]hypershift.MovePhase{
 			controlplane.LeavingWaits: hypershift.MoveWaiting, controlplane.LeavingStops: hypershift.MoveStopping,
 			controlplane.LeavingStores: hypershift.MoveStoring, controlplane.LeavingDone: hypershift.MoveLeft,
+			controlplane.LeavingRefused: hypershift.MoveFailed,
 		}[m.Leaving.State]
 	case r.Plane.LastStart.WasReady && !r.Order.isUnfinished():
 		s.Phase = hypershift.MoveArrived

@@ -32,7 +32,10 @@ const (
 type left struct {
 	Move     string `json:"move"`
 	Endpoint string `json:"endpoint"` // of the target's router
-	IsStored bool   `json:"is_stored"`
+	// IsPacked: the data was packed once without an error, so the store may have the list of its parts, and the target
+	// the plane. Hosting writes it before the list can be stored. Until then hosting can remove the file.
+	IsPacked bool `json:"is_packed"`
+	IsStored bool `json:"is_stored"`
 }
 
 // leaving is a plane's move to another management cluster.
@@ -64,7 +67,15 @@ func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
 		return controlplane.Leaving{State: controlplane.LeavingStores, Message: err.Error()}
 	case have.IsStored:
 		return controlplane.Leaving{State: controlplane.LeavingDone, Endpoint: have.Endpoint}
-	case have.Move != "":
+	case have.Move == "":
+		refused, err := b.readRefused(id)
+		if err != nil {
+			return controlplane.Leaving{State: controlplane.LeavingRefused, Message: err.Error()}
+		}
+		if refused.Move == move {
+			return controlplane.Leaving{State: controlplane.LeavingRefused, Message: refused.Message}
+		}
+	default:
 		move = have.Move // also after another order: the target of that move may have the data
 		waits.State, waits.Endpoint = controlplane.LeavingStores, have.Endpoint
 	}
@@ -125,8 +136,14 @@ func (b *Backups) noteLeft(ctx context.Context, id controlplane.ID, l *leaving, 
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if err := b.writeLeft(id, left{Move: l.move, Endpoint: endpoint}); err != nil {
+	have, err := b.readLeft(id)
+	if err != nil {
 		return err
+	}
+	if have.Move == "" {
+		if err := b.writeLeft(id, left{Move: l.move, Endpoint: endpoint}); err != nil {
+			return err
+		}
 	}
 	l.isNoted = true
 	return nil
@@ -187,6 +204,12 @@ func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 	if err != nil {
 		return // ctx has ended, or the note is damaged, which Leave returns
 	}
+	if err := checkPack(b.o.Dir(id), nil); have.Move == "" && errors.Is(err, errBounds) {
+		if err := b.refuse(id, l, err); err != nil { // the note is damaged, which Leave returns
+			log.Warn("a plane cannot move, and that could not be noted", "error", err)
+		}
+		return
+	}
 	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingStops, Endpoint: endpoint})
 	select {
 	case <-ctx.Done():
@@ -197,7 +220,7 @@ func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 		func(err error) {
 			log.Warn("the data of a plane that moves could not be stored; it is tried again", "error", err)
 		})
-	if err != nil {
+	if err != nil || b.isRefused(l) {
 		return
 	}
 	log.Info("a plane has left; it never runs here again", "endpoint", endpoint)
@@ -228,42 +251,72 @@ func retryMove(ctx context.Context, f func() error, report func(error)) error {
 	}
 }
 
-// handOver stores the data of a stopped plane. Before, it notes on the disk that the plane never runs here again.
+// handOver stores the data of a stopped plane. It checks first that the data can be packed, and then notes on the disk
+// that the plane never runs here again. Data that cannot be packed ends the move: the plane runs here again, which is
+// safe because the list of the parts was never stored. What fails at the store is an error, and is tried again.
 func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, endpoint string) error {
 	end, err := lockData(b.o.Dir(id))
-	if err != nil {
+	if errors.Is(err, errRunning) {
 		return err
+	}
+	if err != nil {
+		return b.refuse(id, l, err)
 	}
 	defer end()
-	if err := b.noteLeft(ctx, id, l, endpoint); err != nil {
-		return err
+	files, err := b.handoverFiles(id)
+	if err == nil {
+		err = checkPack(b.o.Dir(id), files)
+	}
+	if err == nil {
+		err = b.noteLeft(ctx, id, l, endpoint)
+	}
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err != nil {
+		return b.refuse(id, l, err)
 	}
 	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingStores, Endpoint: endpoint})
+	read, write := io.Pipe()
+	packed := make(chan error, 1)
+	go func() {
+		err := pack(write, b.o.Dir(id), files)
+		if err == nil { // before the end of the archive, without which nobody stores the list of the parts
+			err = b.writeLeft(id, left{Move: l.move, Endpoint: endpoint, IsPacked: true})
+		}
+		write.CloseWithError(err)
+		packed <- err
+	}()
+	err = backup.PutHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), l.move, read)
+	read.CloseWithError(errNotStored)
+	packErr := <-packed
+	switch {
+	case packErr != nil && !errors.Is(packErr, errNotStored):
+		return b.refuse(id, l, packErr)
+	case err != nil:
+		return err
+	}
+	return b.writeLeft(id, left{Move: l.move, Endpoint: endpoint, IsPacked: true, IsStored: true})
+}
+
+// errNotStored is the error of packing when the store has not taken the data.
+var errNotStored = errors.New("the data was not stored")
+
+// handoverFiles returns what moves with the data of a plane: the orders that it has executed, and its last start.
+func (b *Backups) handoverFiles(id controlplane.ID) (files map[string]any, err error) {
 	var past []string
 	if b.o.Restores != nil {
 		if past, err = b.o.Restores(id); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	files := map[string]any{controlplane.StagedPast: past}
+	files = map[string]any{controlplane.StagedPast: past}
 	if b.o.Record != nil {
 		if files[controlplane.StagedRecord], err = b.o.Record(id); err != nil {
-			return err
+			return nil, err
 		}
 	}
-	read, write := io.Pipe()
-	packed := make(chan struct{})
-	go func() {
-		defer close(packed)
-		write.CloseWithError(pack(write, b.o.Dir(id), files))
-	}()
-	err = backup.PutHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), l.move, read)
-	read.CloseWithError(errors.New("the data was not stored"))
-	<-packed
-	if err != nil {
-		return err
-	}
-	return b.writeLeft(id, left{Move: l.move, Endpoint: endpoint, IsStored: true})
+	return files, nil
 }
 
 // errRunning is the error of data that a process has open.

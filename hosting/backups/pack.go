@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +22,9 @@ const (
 	packBytes = 16 << 30
 )
 
+// errBounds is the error of data that a management cluster does not accept from another one.
+var errBounds = errors.New("the data of the plane exceeds what can move to another management cluster")
+
 // packedDirs are the directories of a plane that move with it.
 var packedDirs = []string{"etcd", "pki"}
 
@@ -30,6 +32,28 @@ var packedDirs = []string{"etcd", "pki"}
 // values as JSON. It follows no link.
 func pack(w io.Writer, dir string, files map[string]any) error {
 	p := packer{out: tar.NewWriter(w), dir: dir, files: packFiles, bytes: packBytes}
+	if err := p.addAll(files); err != nil {
+		return err
+	}
+	return p.out.Close()
+}
+
+// checkPack returns the error that pack would return for these files, without reading their content. The error is
+// errBounds where a repetition cannot succeed. A plane that runs may exceed the bounds later.
+func checkPack(dir string, files map[string]any) error {
+	p := packer{dir: dir, files: packFiles, bytes: packBytes}
+	return p.addAll(files)
+}
+
+type packer struct {
+	out   *tar.Writer // nil: the packer only checks
+	dir   string
+	files int // that it may still add
+	bytes int64
+}
+
+// addAll adds files with values as JSON, and those of the directories of a plane that move.
+func (p *packer) addAll(files map[string]any) error {
 	for name, value := range files {
 		content, err := json.Marshal(value)
 		if err != nil {
@@ -37,6 +61,9 @@ func pack(w io.Writer, dir string, files map[string]any) error {
 		}
 		if err := p.header(name, int64(len(content))); err != nil {
 			return err
+		}
+		if p.out == nil {
+			continue
 		}
 		if _, err := p.out.Write(content); err != nil {
 			return err
@@ -47,29 +74,34 @@ func pack(w io.Writer, dir string, files map[string]any) error {
 			return err
 		}
 	}
-	return p.out.Close()
+	return nil
 }
 
-type packer struct {
-	out   *tar.Writer
-	dir   string
-	files int // that it may still add
-	bytes int64
-}
-
+// header begins a file. It counts all of them, as unpack does.
 func (p *packer) header(name string, size int64) error {
+	if p.files--; p.files < 0 {
+		return fmt.Errorf("%w: it has more than %d files", errBounds, packFiles)
+	}
+	if p.bytes -= size; p.bytes < 0 {
+		return fmt.Errorf("%w: it has more than %d GiB", errBounds, packBytes>>30)
+	}
+	if p.out == nil {
+		return nil
+	}
 	return p.out.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: filepath.ToSlash(name), Size: size, Mode: 0o600})
 }
 
 func (p *packer) addDir(name string, depth int) error {
 	if depth == 0 {
-		return fmt.Errorf("%s: its directories are deeper than those of a plane", name)
+		return fmt.Errorf("%w: the directory %s is deeper than %d", errBounds, name, packDepth)
 	}
-	names, err := beneath.List(p.dir, name, p.files)
+	names, err := beneath.List(p.dir, name, packFiles)
+	if errors.Is(err, beneath.ErrTooLarge) {
+		err = fmt.Errorf("%w: %w", errBounds, err)
+	}
 	if err != nil {
 		return err
 	}
-	p.files -= len(names)
 	for _, part := range names {
 		path := filepath.Join(name, part)
 		info, err := os.Lstat(filepath.Join(p.dir, path)) // beneath decides what is opened
@@ -100,10 +132,7 @@ func (p *packer) addFile(name string) error {
 	if err != nil {
 		return err
 	}
-	if p.bytes -= info.Size(); p.bytes < 0 {
-		return fmt.Errorf("%s: the data has more than %d GiB: %w", name, packBytes>>30, fs.ErrInvalid)
-	}
-	if err := p.header(name, info.Size()); err != nil {
+	if err := p.header(name, info.Size()); err != nil || p.out == nil {
 		return err
 	}
 	_, err = io.CopyN(p.out, in, info.Size())
@@ -124,7 +153,7 @@ func unpack(in io.Reader, dir string) error {
 		}
 		left -= h.Size
 		isPlain := filepath.IsLocal(h.Name) && filepath.Clean(h.Name) == h.Name && !strings.Contains(h.Name, "\\")
-		if n > packFiles || left < 0 || !isPlain || h.Typeflag != tar.TypeReg {
+		if n >= packFiles || left < 0 || !isPlain || h.Typeflag != tar.TypeReg {
 			return fmt.Errorf("%w: a file %q of %d bytes in the data of a move", backup.ErrCorrupt, h.Name, h.Size)
 		}
 		path := filepath.Join(dir, filepath.FromSlash(h.Name))

@@ -25,17 +25,20 @@ const StagedRecord = "record.json"
 // LeavingState is how far a plane has left this management cluster.
 type LeavingState string
 
-// States of a Leaving, in their order. From LeavingStores on the plane never runs here again.
+// States of a Leaving, in their order. From LeavingStores on the plane never runs here again, unless its data cannot be
+// packed: then the state becomes LeavingRefused.
 const (
 	LeavingWaits  LeavingState = "waits"  // for the target; the plane runs
 	LeavingStops  LeavingState = "stops"  // the target waits: the plane has to stop
 	LeavingStores LeavingState = "stores" // the data goes to the store
 	LeavingDone   LeavingState = "done"
+	// LeavingRefused: the data cannot move, and the other side can not have it. The plane runs here as before.
+	LeavingRefused LeavingState = "refused"
 )
 
 // Leaving is the state of a plane's move to another management cluster.
 type Leaving struct {
 	State    LeavingState
 	Endpoint string // HOST:PORT of the target's router; "" while it waits
-	Message  string // why it waits
+	Message  string // why it waits, or cannot move
 }

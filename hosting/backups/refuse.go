@@ -1,0 +1,97 @@
+package backups
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+)
+
+// refusedName is the file that names the last move for which a plane's data could not be packed, in the directory that
+// hosting keeps about the plane. Without it each start of hosting would stop the plane again for that move.
+const refusedName = "move-refused.json"
+
+// refusedMove is the content of the file refusedName.
+type refusedMove struct {
+	Move    string `json:"move"`
+	Message string `json:"message"`
+}
+
+// refuse ends a move because of an error of the plane's data: it removes the note that the plane never runs here again.
+// When the other side may have the data, it returns the error instead, and the plane stays stopped.
+func (b *Backups) refuse(id controlplane.ID, l *leaving, reason error) error {
+	b.mu.Lock()
+	err := b.removeLeft(id, l, reason)
+	b.mu.Unlock()
+	if err != nil {
+		return errors.Join(reason, err)
+	}
+	b.changed(id)
+	return nil
+}
+
+// removeLeft is the part of refuse under Backups.mu.
+func (b *Backups) removeLeft(id controlplane.ID, l *leaving, reason error) error {
+	have, err := b.readLeft(id)
+	if err != nil {
+		return err
+	}
+	if have.IsPacked {
+		return errors.New("the other management cluster may have the plane; this one cannot run it again")
+	}
+	message := fmt.Sprintf("the plane stays: its data cannot move: %s", reason)
+	content, err := json.Marshal(refusedMove{Move: l.move, Message: message})
+	if err != nil {
+		return err
+	}
+	dir := b.o.State(id)
+	err = os.MkdirAll(dir, 0o700)
+	if err == nil {
+		err = atomicfile.Write(filepath.Join(dir, refusedName), content, 0o600)
+	}
+	if err != nil { // such as a full disk, for which the data cannot move
+		b.o.Log.Warn("hosting could not note that a plane cannot move; it tries the move again after a restart",
+			"plane", id.String(), "error", err)
+	}
+	if have.Move != "" {
+		if err := os.Remove(filepath.Join(dir, leftName)); err != nil {
+			return err
+		}
+		if err := atomicfile.SyncDir(dir); err != nil {
+			return err
+		}
+	}
+	b.o.Log.Warn("a plane cannot move, and runs here as before", "plane", id.String(), "move", l.move, "reason", reason)
+	l.isNoted = false
+	l.state = controlplane.Leaving{State: controlplane.LeavingRefused, Message: message}
+	return nil
+}
+
+// isRefused reports whether a move has ended because of the plane's data.
+func (b *Backups) isRefused(l *leaving) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return l.state.State == controlplane.LeavingRefused
+}
+
+// readRefused reads the file refusedName; the zero value when no move was refused.
+func (b *Backups) readRefused(id controlplane.ID) (r refusedMove, err error) {
+	if b.o.State == nil {
+		return r, nil
+	}
+	content, err := os.ReadFile(filepath.Join(b.o.State(id), refusedName))
+	if errors.Is(err, os.ErrNotExist) {
+		return r, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(content, &r)
+	}
+	if err != nil {
+		return r, fmt.Errorf("the note that a plane cannot move: %w", err)
+	}
+	return r, nil
+}
