@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"github.com/klauspost/compress/zstd"
 
@@ -175,13 +176,17 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 	return read(z)
 }
 
-// RemoveHandover removes the objects of a move. It may be repeated.
+// RemoveHandover removes the data and the request of a move, and leaves what both sides have agreed. It may be repeated.
 func RemoveHandover(ctx context.Context, store Store, p Plane, move string) error {
 	names, err := store.List(ctx, handoverPrefix(p, move))
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
+		switch strings.TrimPrefix(name, handoverPrefix(p, move)) {
+		case "claimed", "withdrawn", "declined":
+			continue
+		}
 		if err := store.Delete(ctx, name); err != nil {
 			return err
 		}

@@ -113,7 +113,11 @@ func (h *Hosting) findArrival(c *hostedCluster, hc *hypershift.HostedCluster, m 
 func decideMove(before *hypershift.MoveStatus, r report) *hypershift.MoveStatus {
 	m := r.Move
 	if m == nil {
-		return before
+		isOpen := before != nil && before.Role == hypershift.MoveLeaves && before.Phase != hypershift.MoveFailed
+		if !isOpen || r.Failure != nil { // a plane that another side has is a failure
+			return before
+		}
+		return &hypershift.MoveStatus{ID: before.ID, Role: before.Role, Phase: hypershift.MoveWithdrawn}
 	}
 	s := hypershift.MoveStatus{ID: m.Order.ID, Role: m.Order.Role}
 	isSame := before != nil && before.ID == s.ID && before.Role == s.Role

@@ -303,6 +303,47 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 	}
 }
 
+// A target asks for a plane and is lost then. The order is withdrawn after the plane has left: the plane comes back with
+// its data, also after a restart of hosting, and moves by another order to another target.
+func TestI1AWithdrawnMoveBringsThePlaneBack(t *testing.T) {
+	source := newRestoreWorld(t)
+	key := source.create("withdrawn", nil)
+	_, c := source.available(key)
+	source.keepSecret(c)
+	source.stored(key)
+	if err := backup.PutHandoverRequest(t.Context(), source.store, source.keys, backup.Plane(key), "m1",
+		backup.HandoverRequest{Endpoint: "127.0.0.1:3"}); err != nil {
+		t.Fatal(err)
+	}
+	source.orderMove(key, hypershift.MoveOrder{ID: "m1", Role: hypershift.MoveLeaves})
+	source.awaitMove(key, hypershift.MoveLeft)
+	source.halt()
+	source.patch(key, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, hypershift.MoveAnnotation))
+	source.run()
+	source.awaitMove(key, hypershift.MoveWithdrawn)
+	source.halt()
+	source.run()
+	_, c = source.available(key)
+	if _, err := c.Resource(secrets()).Namespace("default").Get(t.Context(), "secret", metav1.GetOptions{}); err != nil {
+		t.Errorf("the Secret cannot be read: %v", err)
+	}
+
+	target := source.newTarget()
+	target.createArriving(key, "m2")
+	source.orderMove(key, hypershift.MoveOrder{ID: "m2", Role: hypershift.MoveLeaves})
+	target.awaitMove(key, hypershift.MoveArrived)
+	source.awaitMove(key, hypershift.MoveLeft)
+	source.patch(key, fmt.Sprintf(`{"metadata":{"annotations":{%q:null}}}`, hypershift.MoveAnnotation))
+	source.condition(key, hypershift.Available, "False", "MovedAway")
+	_, c = target.available(key)
+	if _, err := c.Resource(secrets()).Namespace("default").Get(t.Context(), "secret", metav1.GetOptions{}); err != nil {
+		t.Errorf("the Secret cannot be read at the target: %v", err)
+	}
+	if o := source.observe(key); o.Running {
+		t.Errorf("both management clusters run the plane: %+v", o)
+	}
+}
+
 // restartInEachPhase restarts the hosting of each side once in every phase of a move, until the plane has arrived.
 func restartInEachPhase(key controlplane.ID, sides ...*restoreWorld) {
 	seen := map[string]bool{}

@@ -31,6 +31,8 @@ const (
 	MoveArriving MovePhase = "Arriving" // the plane that arrives has its data, and starts
 	MoveArrived  MovePhase = "Arrived"  // it was ready
 	MoveFailed   MovePhase = "Failed"   // the order cannot be executed; the plane is unchanged
+	// MoveWithdrawn: the order was withdrawn in time, and the plane runs on the source.
+	MoveWithdrawn MovePhase = "Withdrawn"
 )
 
 // MoveStatus is the state of the last order. No member is omitted, as in RestoreStatus.

@@ -1,6 +1,7 @@
 package backups
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +25,8 @@ func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation
 	var final error
 	err := retryMove(ctx, func() error {
 		err := b.arriveOnce(ctx, id, p)
-		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrSuperseded) {
+		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrSuperseded) ||
+			errors.Is(err, backup.ErrWithdrawn) {
 			final, err = err, nil
 		}
 		return err
@@ -53,8 +55,9 @@ func readRotations(staging string) controlplane.Rotations {
 	return record.Rotations
 }
 
-// arriveOnce reads the data once. Before the plane can start with it, it takes the backups of the plane: the other
-// management cluster can never run the plane again, not even with a disk of an earlier day.
+// arriveOnce reads the data once. Before the plane can start with it, it claims the move, which the source may have
+// withdrawn, and takes the backups of the plane: the other management cluster can never run the plane again, not even
+// with a disk of an earlier day.
 func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *preparation) error {
 	staging, move := b.o.Staging(id, p.order.ID), controlplane.MoveOf(p.order.ID)
 	if _, err := readPrepared(staging); err == nil {
@@ -77,6 +80,18 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 		}
 		return unpack(data, staging)
 	})
+	if errors.Is(err, backup.ErrNotFound) {
+		if isWithdrawn, err := backup.IsWithdrawn(ctx, b.o.Store, backup.Plane(id), move); isWithdrawn || err != nil {
+			return cmp.Or(err, backup.ErrWithdrawn)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	owner, err := b.readOwner(id)
+	if err == nil {
+		err = backup.ClaimHandover(ctx, b.o.Store, backup.Plane(id), move, owner)
+	}
 	if err != nil {
 		return err
 	}

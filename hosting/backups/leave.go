@@ -50,6 +50,8 @@ type leaving struct {
 	isOff bool                 // of Backups.mu; stopped is closed
 	// isNoted: the disk has the note that the plane never runs here again. Of Backups.mu.
 	isNoted bool
+	// isWithdrawal: the order was withdrawn after the note, and the plane is taken back.
+	isWithdrawal bool
 }
 
 // Leave has a plane move to another management cluster, and returns how far that is. It returns at once; the function
@@ -91,7 +93,8 @@ func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
 		return before.state
 	}
 	ctx, cancel := context.WithCancel(b.ctx)
-	l := &leaving{move: move, cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), state: waits}
+	l := &leaving{move: move, cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}), state: waits,
+		isNoted: have.Move != ""}
 	l.state.Message = "the other management cluster is not ready for the plane yet"
 	b.leaving[id] = l
 	if before != nil {
@@ -118,15 +121,18 @@ func (b *Backups) Stopped(id controlplane.ID) {
 	}
 }
 
-// Stay ends a move whose order was withdrawn, unless the disk has the note already: then IsSuperseded reports true from
-// now on. It may be repeated.
+// Stay ends a move whose order was withdrawn. When the disk has the note already, the plane is taken back, unless the
+// target has it: IsSuperseded reports true until that is certain. It may be repeated, also after a restart.
 func (b *Backups) Stay(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if l := b.leaving[id]; l != nil && !l.isNoted {
-		l.cancel()
-		delete(b.leaving, id)
+	l := b.leaving[id]
+	if l == nil || l.isNoted {
+		b.beginWithdrawal(id, l)
+		return
 	}
+	l.cancel()
+	delete(b.leaving, id)
 }
 
 // noteLeft writes the note that a plane never runs here again, unless the move has ended meanwhile.
@@ -228,14 +234,14 @@ func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 }
 
 // retryMove calls f until it succeeds or ctx ends; then the error is that of ctx. It reports errors other than that
-// nothing is there yet.
+// the other side has not answered yet.
 func retryMove(ctx context.Context, f func() error, report func(error)) error {
 	for begun, wait := time.Now(), moveEvery; ; {
 		err := f()
 		if err == nil || ctx.Err() != nil {
 			return errors.Join(err, ctx.Err())
 		}
-		if !errors.Is(err, backup.ErrNotFound) {
+		if !errors.Is(err, backup.ErrNotFound) && !errors.Is(err, backup.ErrClaimed) {
 			report(err)
 			wait = min(2*wait, moveEveryLast)
 		} else if time.Since(begun) > moveSoon {

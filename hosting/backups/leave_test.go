@@ -14,7 +14,7 @@ import (
 )
 
 // An order to move that is withdrawn while the plane stops leaves no trace: the plane may run again, and nothing makes
-// it leave later. An order that is withdrawn after the note on the disk changes nothing any more.
+// it leave later. An order that is withdrawn after the note on the disk brings the plane back, and never happens again.
 func TestAWithdrawnMoveNeverHappensLater(t *testing.T) {
 	dir := t.TempDir()
 	makeFile(t, filepath.Join(dir, "hc", "etcd", "member", "snap", "db"), "data")
@@ -62,11 +62,15 @@ func TestAWithdrawnMoveNeverHappensLater(t *testing.T) {
 		state(controlplane.LeavingStops)
 		b.Stopped(id)
 		state(controlplane.LeavingDone)
-		b.Stay(id)
 		if !b.IsSuperseded(id) {
 			t.Error("a plane that has left may run again")
 		}
-		state(controlplane.LeavingDone)
+		b.Stay(id)
+		<-time.After(10 * time.Second)
+		if b.IsSuperseded(id) {
+			t.Error("a plane whose move was withdrawn may not run again")
+		}
+		state(controlplane.LeavingRefused)
 		cancel()
 		if err := <-done; err != nil {
 			t.Error(err)

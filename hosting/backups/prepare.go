@@ -270,6 +270,8 @@ func failureMessage(err error) string {
 	switch {
 	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach):
 		return err.Error()
+	case errors.Is(err, backup.ErrWithdrawn):
+		return "the move was withdrawn: delete the HostedCluster here"
 	case errors.Is(err, backup.ErrSuperseded):
 		return "another management cluster has the plane"
 	case errors.Is(err, backup.ErrCorrupt):

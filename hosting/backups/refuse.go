@@ -11,8 +11,9 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// refusedName is the file that names the last move for which a plane's data could not be packed, in the directory that
-// hosting keeps about the plane. Without it each start of hosting would stop the plane again for that move.
+// refusedName is the file that names the last move that ended while the plane was here: its data could not be packed, or
+// the order was withdrawn after the note leftName. It is in the directory that hosting keeps about the plane. Without it
+// each start of hosting would stop the plane again for that move.
 const refusedName = "move-refused.json"
 
 // refusedMove is the content of the file refusedName.
@@ -24,26 +25,26 @@ type refusedMove struct {
 // refuse ends a move because of an error of the plane's data: it removes the note that the plane never runs here again.
 // When the other side may have the data, it returns the error instead, and the plane stays stopped.
 func (b *Backups) refuse(id controlplane.ID, l *leaving, reason error) error {
-	b.mu.Lock()
-	err := b.removeLeft(id, l, reason)
-	b.mu.Unlock()
+	have, err := b.readLeft(id)
+	if err == nil && have.IsPacked {
+		err = errors.New("the other management cluster may have the plane; this one cannot run it again")
+	}
+	if err == nil {
+		b.mu.Lock()
+		err = b.endMove(id, l, fmt.Sprintf("the plane stays: its data cannot move: %s", reason))
+		b.mu.Unlock()
+	}
 	if err != nil {
 		return errors.Join(reason, err)
 	}
+	b.o.Log.Warn("a plane cannot move, and runs here as before", "plane", id.String(), "move", l.move, "reason", reason)
 	b.changed(id)
 	return nil
 }
 
-// removeLeft is the part of refuse under Backups.mu.
-func (b *Backups) removeLeft(id controlplane.ID, l *leaving, reason error) error {
-	have, err := b.readLeft(id)
-	if err != nil {
-		return err
-	}
-	if have.IsPacked {
-		return errors.New("the other management cluster may have the plane; this one cannot run it again")
-	}
-	message := fmt.Sprintf("the plane stays: its data cannot move: %s", reason)
+// endMove removes the note that a plane never runs here again, and notes that the move has ended, with the reason. The
+// other side cannot have the plane. The caller holds Backups.mu.
+func (b *Backups) endMove(id controlplane.ID, l *leaving, message string) error {
 	content, err := json.Marshal(refusedMove{Move: l.move, Message: message})
 	if err != nil {
 		return err
@@ -54,24 +55,22 @@ func (b *Backups) removeLeft(id controlplane.ID, l *leaving, reason error) error
 		err = atomicfile.Write(filepath.Join(dir, refusedName), content, 0o600)
 	}
 	if err != nil { // such as a full disk, for which the data cannot move
-		b.o.Log.Warn("hosting could not note that a plane cannot move; it tries the move again after a restart",
+		b.o.Log.Warn("hosting could not note that a move has ended; it tries the same order again after a restart",
 			"plane", id.String(), "error", err)
 	}
-	if have.Move != "" {
-		if err := os.Remove(filepath.Join(dir, leftName)); err != nil {
-			return err
-		}
-		if err := atomicfile.SyncDir(dir); err != nil {
-			return err
-		}
+	err = os.Remove(filepath.Join(dir, leftName))
+	if err == nil {
+		err = atomicfile.SyncDir(dir)
 	}
-	b.o.Log.Warn("a plane cannot move, and runs here as before", "plane", id.String(), "move", l.move, "reason", reason)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
 	l.isNoted = false
 	l.state = controlplane.Leaving{State: controlplane.LeavingRefused, Message: message}
 	return nil
 }
 
-// isRefused reports whether a move has ended because of the plane's data.
+// isRefused reports whether a move has ended while the plane was here.
 func (b *Backups) isRefused(l *leaving) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -1,0 +1,84 @@
+package backups
+
+import (
+	"context"
+	"errors"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+)
+
+// withdrawnMessage is the message of a move that was withdrawn after its note.
+const withdrawnMessage = "the order was withdrawn; the plane runs here again"
+
+// beginWithdrawal takes a plane back whose order to move was withdrawn after the note on the disk. The caller holds
+// Backups.mu; before is the move so far, nil after a restart.
+func (b *Backups) beginWithdrawal(id controlplane.ID, before *leaving) {
+	if before != nil && before.isWithdrawal {
+		return
+	}
+	have, err := b.readLeft(id)
+	if err != nil || have.Move == "" { // with a damaged note IsSuperseded is true
+		return
+	}
+	if b.ctx == nil {
+		b.asked[id] = true
+	}
+	if b.ctx == nil || b.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(b.ctx)
+	l := &leaving{move: have.Move, cancel: cancel, done: make(chan struct{}), stopped: make(chan struct{}),
+		isNoted: true, isWithdrawal: true}
+	l.state = controlplane.Leaving{State: controlplane.LeavingStores, Endpoint: have.Endpoint,
+		Message: "the order was withdrawn; the other management cluster has not confirmed it yet"}
+	b.leaving[id] = l
+	if before != nil {
+		before.cancel()
+	}
+	b.running.Go(func() {
+		defer close(l.done)
+		defer cancel()
+		if before != nil {
+			<-before.done
+		}
+		b.withdraw(ctx, id, l)
+	})
+}
+
+// withdraw takes a plane back, unless another management cluster has it: then it stays superseded. It repeats what
+// fails, until ctx ends.
+func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) {
+	log := b.o.Log.With("plane", id.String(), "move", l.move)
+	plane, isTaken := backup.Plane(id), false
+	err := retryMove(ctx, func() error {
+		owner, err := b.readOwner(id)
+		if err == nil {
+			err = backup.WithdrawHandover(ctx, b.o.Store, plane, l.move, owner)
+		}
+		if isTaken = errors.Is(err, backup.ErrSuperseded); isTaken {
+			return nil
+		}
+		return err
+	}, func(err error) { log.Warn("a move could not be withdrawn; it is tried again", "error", err) })
+	switch {
+	case err != nil: // ctx has ended
+	case isTaken:
+		log.Info("a move was withdrawn too late: another management cluster has the plane")
+	default:
+		err := retryMove(ctx, func() error {
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return b.endMove(id, l, withdrawnMessage)
+		}, func(err error) { log.Warn("a withdrawn move could not be ended; it is tried again", "error", err) })
+		if err != nil {
+			return
+		}
+		log.Info("a move was withdrawn; the plane runs here again")
+		b.removeHandover(id, l.move)
+		b.changed(id)
+	}
+}
