@@ -176,7 +176,8 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 	return read(z)
 }
 
-// RemoveHandover removes the data and the request of a move, and leaves what both sides have agreed. It may be repeated.
+// RemoveHandover removes the data and the request of a move, and leaves what both sides have agreed. It may be
+// repeated.
 func RemoveHandover(ctx context.Context, store Store, p Plane, move string) error {
 	names, err := store.List(ctx, handoverPrefix(p, move))
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // So never both have it. Of these objects none is removed before the backups of the plane are.
 
 // ErrWithdrawn is the error of a move that the source has withdrawn: the target never gets the plane.
-var ErrWithdrawn = errors.New("the move was withdrawn")
+var ErrWithdrawn = errors.New("the move was withdrawn; delete the HostedCluster here")
 
 // ErrClaimed is the error of a withdrawal while the target may take the plane, or decline it: ask again.
 var ErrClaimed = errors.New("the target of the move has claimed the plane, and has not answered the withdrawal yet")

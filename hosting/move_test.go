@@ -303,8 +303,8 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 	}
 }
 
-// A target asks for a plane and is lost then. The order is withdrawn after the plane has left: the plane comes back with
-// its data, also after a restart of hosting, and moves by another order to another target.
+// A target asks for a plane and is lost then. The order is withdrawn after the plane has left: the plane comes back
+// with its data, also after a restart of hosting, and moves by another order to another target.
 func TestI1AWithdrawnMoveBringsThePlaneBack(t *testing.T) {
 	source := newRestoreWorld(t)
 	key := source.create("withdrawn", nil)

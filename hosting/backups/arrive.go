@@ -108,12 +108,15 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 // removeHandover removes the objects of a move after the plane has arrived. What fails is left in the store until the
 // cluster's backups are removed.
 func (b *Backups) removeHandover(id controlplane.ID, move string) {
-	b.running.Go(func() {
-		ctx, cancel := context.WithTimeout(b.ctx, answerLimit)
-		defer cancel()
-		if err := backup.RemoveHandover(ctx, b.o.Store, backup.Plane(id), move); err != nil && b.ctx.Err() == nil {
-			b.o.Log.Warn("the data of a finished move could not be removed from the store", "plane", id.String(),
-				"move", move, "error", err)
-		}
-	})
+	b.running.Go(func() { b.discardHandover(b.ctx, id, move) })
+}
+
+// discardHandover removes the objects of a move within answerLimit, and logs what fails.
+func (b *Backups) discardHandover(ctx context.Context, id controlplane.ID, move string) {
+	attempt, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	if err := backup.RemoveHandover(attempt, b.o.Store, backup.Plane(id), move); err != nil && ctx.Err() == nil {
+		b.o.Log.Warn("the data of a finished move could not be removed from the store", "plane", id.String(),
+			"move", move, "error", err)
+	}
 }

@@ -268,10 +268,8 @@ var errReach = errors.New("the backup does not reach it")
 // failureMessage returns why a restore failed, for the cluster's owner: no path, object or key of the region.
 func failureMessage(err error) string {
 	switch {
-	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach):
+	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach), errors.Is(err, backup.ErrWithdrawn):
 		return err.Error()
-	case errors.Is(err, backup.ErrWithdrawn):
-		return "the move was withdrawn: delete the HostedCluster here"
 	case errors.Is(err, backup.ErrSuperseded):
 		return "another management cluster has the plane"
 	case errors.Is(err, backup.ErrCorrupt):

@@ -11,9 +11,9 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// refusedName is the file that names the last move that ended while the plane was here: its data could not be packed, or
-// the order was withdrawn after the note leftName. It is in the directory that hosting keeps about the plane. Without it
-// each start of hosting would stop the plane again for that move.
+// refusedName is the file that names the last move that ended while the plane was here: its data could not be packed,
+// or the order was withdrawn after the note leftName. It is in the directory that hosting keeps about the plane.
+// Without it each start of hosting would stop the plane again for that move.
 const refusedName = "move-refused.json"
 
 // refusedMove is the content of the file refusedName.

@@ -156,7 +156,8 @@ func TestAPlaneThatTheOtherSideMayHaveStaysStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store, id := &brokenEnd{mapStore: &mapStore{objects: map[string]string{}}}, controlplane.ID{Namespace: "a", Name: "hc"}
+		store := &brokenEnd{mapStore: &mapStore{objects: map[string]string{}}}
+		id := controlplane.ID{Namespace: "a", Name: "hc"}
 		store.isBroken.Store(true)
 		b := New(Options{Store: store, KMS: keys, Spool: filepath.Join(dir, "spool"),
 			Dir:   func(id controlplane.ID) string { return filepath.Join(dir, id.Name) },

@@ -66,6 +66,7 @@ func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) 
 	case isTaken:
 		log.Info("a move was withdrawn too late: another management cluster has the plane")
 	default:
+		b.discardHandover(ctx, id, l.move) // before the end: after a kill it is repeated
 		err := retryMove(ctx, func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()
@@ -78,7 +79,6 @@ func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) 
 			return
 		}
 		log.Info("a move was withdrawn; the plane runs here again")
-		b.removeHandover(id, l.move)
 		b.changed(id)
 	}
 }

@@ -17,13 +17,25 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// gatedStore is one side's way to a store. It stops before its call number holdAt, until release is closed.
+// gatedStore is one side's way to a store. It stops before a call, until release is closed.
 type gatedStore struct {
 	backup.Store
 	mu      sync.Mutex
-	calls   int
-	holdAt  int // 0: no call
+	calls   int // since arm
+	holdAt  int // number of the call; 0: none
 	release chan struct{}
+}
+
+func (g *gatedStore) arm(holdAt int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.calls, g.holdAt = 0, holdAt
+}
+
+func (g *gatedStore) isReached() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.calls >= g.holdAt
 }
 
 func (g *gatedStore) pass() {
@@ -68,19 +80,21 @@ func (s *side) start(t *testing.T) {
 	}
 }
 
-// The source withdraws its order while the target waits before one of its calls to the store: each of them, in turn.
-// The two sides never both have the plane, and in the end one of them has it, also when the target is killed at that
-// call and starts again, and when the source is.
+// The source withdraws its order while the target waits before one of its calls to the store, or the target begins
+// while the source waits: before each of the calls, in turn. The two sides never both have the plane, and in the end
+// one of them has it, also when one side is killed meanwhile and starts again.
 func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 	keys, err := envelope.ParseKeys(envelope.NewKeyLine("k1"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	outcomes := map[string]int{}
-	for _, kill := range []string{"nobody", "target", "source"} {
+	cases := []struct{ held, killed string }{{"target", "nobody"}, {"target", "target"}, {"target", "source"},
+		{"source", "nobody"}, {"source", "target"}, {"source", "source"}}
+	for _, c := range cases {
 		for at, reached := 1, true; reached; at++ {
 			dir := t.TempDir()
-			t.Run(fmt.Sprintf("kill %s/call %d", kill, at), func(t *testing.T) {
+			t.Run(fmt.Sprintf("hold %s/kill %s/call %d", c.held, c.killed, at), func(t *testing.T) {
 				makeFile(t, filepath.Join(dir, "source", "hc", "etcd", "member", "snap", "db"), "data")
 				makeFile(t, filepath.Join(dir, "source", "hc", "pki", "ca.crt"), "authority")
 				synctest.Test(t, func(t *testing.T) {
@@ -94,7 +108,8 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 								return filepath.Join(dir, name, "staging", id.Name, order)
 							}}
 					}
-					source := &side{o: options("source", store)}
+					gates := map[string]*gatedStore{"source": {Store: store}, "target": {Store: store}}
+					source := &side{o: options("source", gates["source"])}
 					source.start(t)
 					if err := source.take(context.Background(), id); err != nil { // as its follower does
 						t.Fatal(err)
@@ -112,29 +127,32 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 						t.Fatalf("the plane has not left: %+v", l)
 					}
 
-					gate := &gatedStore{Store: store, holdAt: at, release: make(chan struct{})}
-					target := &side{o: options("target", gate)}
+					gate := gates[c.held]
+					gate.release = make(chan struct{})
+					gate.arm(at)
+					target := &side{o: options("target", gates["target"])}
 					target.start(t)
 					order := controlplane.RestoreOrder{ID: controlplane.ArrivalOrder("m1"), Source: id}
 					arrival := func() controlplane.PreparationState { return target.Prepare(id, order).State }
-					arrival()
-					<-time.After(time.Minute)
-					gate.mu.Lock()
-					reached = gate.calls >= at
-					gate.mu.Unlock()
-					source.Stay(id)
-					if kill == "source" {
-						source.end()
-						source.start(t)
-						source.Stay(id)
+					first, second := func() { arrival() }, func() { source.Stay(id) }
+					if c.held == "source" {
+						first, second = second, first
 					}
+					first()
+					<-time.After(time.Minute)
+					reached = gate.isReached()
+					second()
 					<-time.After(time.Minute)
 					before := source.IsSuperseded(id)
-					close(gate.release)
-					if kill == "target" {
-						target.end()
-						target.start(t)
+					if !before && arrival() == controlplane.PreparationDone {
+						t.Error("both sides may run the plane before the held side goes on")
 					}
+					close(gate.release)
+					if killed := map[string]*side{"source": source, "target": target}[c.killed]; killed != nil {
+						killed.end()
+						killed.start(t)
+					}
+					source.Stay(id)
 					arrival()
 					<-time.After(time.Minute)
 					source.Stay(id)
