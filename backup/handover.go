@@ -184,8 +184,8 @@ func RemoveHandover(ctx context.Context, store Store, p Plane, move string) erro
 		return err
 	}
 	for _, name := range names {
-		switch strings.TrimPrefix(name, handoverPrefix(p, move)) {
-		case "claimed", "withdrawn", "declined":
+		switch word(strings.TrimPrefix(name, handoverPrefix(p, move))) {
+		case claimed, withdrawn, declined:
 			continue
 		}
 		if err := store.Delete(ctx, name); err != nil {

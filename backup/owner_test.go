@@ -344,3 +344,46 @@ func TestAClaimIsRepeatedWhileTheStoreRefusesIt(t *testing.T) {
 		t.Error("what was stored is stored again")
 	}
 }
+
+// The list is lost, or replaced by one that is not sealed, while a machine with the plane is cut off. The plane is
+// recovered elsewhere: the machine that comes back is superseded all the same, though the list of before had many
+// claims.
+func TestI1AFenceOutlivesALostListOfOwners(t *testing.T) {
+	for name, list := range map[string][]byte{"lost": nil, "not sealed": []byte(`{"owners":["x"],"taken":"x"}`)} {
+		synctest.Test(t, func(t *testing.T) {
+			store := newMemoryStore()
+			first := newMachine(t, store, "first")
+			for range 2 * maxDraws * drawEvery / ownerEvery {
+				if err := first.Claim(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				sleep(ownerEvery)
+			}
+			store.replace(ownersPrefix+testPlane.String(), list)
+			if err := newMachine(t, store, "second").Take(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			for _, m := range []machine{first, first.restarted(t)} {
+				if err := m.Claim(t.Context()); !errors.Is(err, ErrSuperseded) {
+					t.Errorf("%s: the machine that comes back: %v", name, err)
+				}
+			}
+		})
+	}
+}
+
+// Who can write the store but has no key makes no recovery begin empty: a list that is not sealed shows no tombstone to
+// be of the last owner.
+func TestI1AForgedTombstoneStartsNoPlaneEmpty(t *testing.T) {
+	store := newMemoryStore()
+	store.replace(testPlane.prefix()+"20260101T000000.000Z-00000000/chain", []byte("x"))
+	m := newMachine(t, store, "owner")
+	if err := m.Take(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store.replace(ownersPrefix+testPlane.String(), []byte(`{"owners":["x"],"taken":"x"}`))
+	store.replace(deletedPrefix+testPlane.String(), []byte(tombstone{time.Now(), "x"}.String()))
+	if exists, err := m.records.Exists(t.Context(), testPlane); !exists && err == nil {
+		t.Error("a plane whose cluster was not deleted has no backup")
+	}
+}

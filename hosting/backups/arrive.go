@@ -1,7 +1,6 @@
 package backups
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,7 +16,8 @@ import (
 )
 
 // arrive makes the data of a plane that comes from another management cluster: it stores that it waits, and reads the
-// data when it is there. What fails is tried again until ctx ends, except damage.
+// data when it is there. What fails is tried again until ctx ends, except damage of the data. Damage of what both sides
+// have agreed on is tried again, too: a failure would leave a plane that was claimed here on no side.
 func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation) {
 	log := b.o.Log.With("plane", id.String(), "move", controlplane.MoveOf(p.order.ID))
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
@@ -25,8 +25,7 @@ func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation
 	var final error
 	err := retryMove(ctx, func() error {
 		err := b.arriveOnce(ctx, id, p)
-		if errors.Is(err, backup.ErrCorrupt) || errors.Is(err, backup.ErrSuperseded) ||
-			errors.Is(err, backup.ErrWithdrawn) {
+		if errors.Is(err, errDamaged) || errors.Is(err, backup.ErrSuperseded) || errors.Is(err, backup.ErrWithdrawn) {
 			final, err = err, nil
 		}
 		return err
@@ -55,6 +54,9 @@ func readRotations(staging string) controlplane.Rotations {
 	return record.Rotations
 }
 
+// errDamaged is the error of a plane's data that is not what the source has stored.
+var errDamaged = errors.New("the data of the move")
+
 // arriveOnce reads the data once. Before the plane can start with it, it claims the move, which the source may have
 // withdrawn, and takes the backups of the plane: the other management cluster can never run the plane again, not even
 // with a disk of an earlier day.
@@ -80,19 +82,22 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 		}
 		return unpack(data, staging)
 	})
-	if errors.Is(err, backup.ErrNotFound) {
-		if isWithdrawn, err := backup.IsWithdrawn(ctx, b.o.Store, backup.Plane(id), move); isWithdrawn || err != nil {
-			return cmp.Or(err, backup.ErrWithdrawn)
+	owner, ownerErr := b.readOwner(id)
+	switch {
+	case ownerErr != nil:
+		return ownerErr
+	case errors.Is(err, backup.ErrNotFound), errors.Is(err, backup.ErrCorrupt): // a withdrawn move needs no data
+		if declined := b.records.DeclineWithdrawn(ctx, backup.Plane(id), move, owner); declined != nil {
+			return declined
 		}
-	}
-	if err != nil {
+		if errors.Is(err, backup.ErrCorrupt) {
+			err = fmt.Errorf("%w: %w", errDamaged, err)
+		}
+		return err
+	case err != nil:
 		return err
 	}
-	owner, err := b.readOwner(id)
-	if err == nil {
-		err = backup.ClaimHandover(ctx, b.o.Store, backup.Plane(id), move, owner)
-	}
-	if err != nil {
+	if err := b.records.ClaimHandover(ctx, backup.Plane(id), move, owner); err != nil {
 		return err
 	}
 	if err := b.take(ctx, id); err != nil {

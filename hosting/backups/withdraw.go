@@ -52,9 +52,9 @@ func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) 
 	log := b.o.Log.With("plane", id.String(), "move", l.move)
 	plane, isTaken := backup.Plane(id), false
 	err := retryMove(ctx, func() error {
-		owner, err := b.readOwner(id)
+		identity, err := b.readIdentity(id)
 		if err == nil {
-			err = backup.WithdrawHandover(ctx, b.o.Store, plane, l.move, owner)
+			err = b.records.WithdrawHandover(ctx, plane, l.move, identity)
 		}
 		if isTaken = errors.Is(err, backup.ErrSuperseded); isTaken {
 			return nil

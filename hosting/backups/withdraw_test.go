@@ -173,17 +173,13 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 							t.Errorf("the same order after its withdrawal: %+v", l)
 						}
 						source.Stay(id)
-						owner, err := source.readOwner(id)
-						if err != nil {
-							t.Error(err)
-						}
-						if err := backup.Claim(context.Background(), store, backup.Plane(id), owner); err != nil {
+						if err := source.claimant(id).Claim(context.Background()); err != nil {
 							t.Errorf("the backups of the plane that stays: %v", err)
 						}
 						if s := arrival(); s != controlplane.PreparationFailed {
 							t.Errorf("the target's arrival is %s", s)
 						}
-						_, err = store.Get(context.Background(), "a/hc/move-m1/handover")
+						_, err := store.Get(context.Background(), "a/hc/move-m1/handover")
 						if !errors.Is(err, backup.ErrNotFound) {
 							t.Errorf("the data is still in the store: %v", err)
 						}
