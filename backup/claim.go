@@ -125,7 +125,7 @@ func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
 		return c.confirm(id)
 	}
 	if c.pending.Serial <= have.Draw.Serial {
-		drawn := newDraw(have, id)
+		drawn := newDraw(have, id, time.Now())
 		if err := c.update(id, func(id Identity) Identity { return id.withDraw(drawn) }); err != nil {
 			return err
 		}

@@ -75,7 +75,8 @@ func (r *Records) MarkDeleted(ctx context.Context, p Plane, id Identity, now tim
 }
 
 // Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone of the plane's
-// last owner means that a cluster of the same name is another one.
+// last owner means that a cluster of the same name is another one; where the list that names the owner is not sealed,
+// the answer is ErrCorrupt.
 func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
 	content, err := r.store.Get(ctx, deletedPrefix+p.String())
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -86,8 +87,17 @@ func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
 		if err != nil {
 			return false, err
 		}
-		if mark, err := parseTombstone(content); err != nil || mark.isOf(have.last()) {
+		mark, err := parseTombstone(content)
+		if err != nil {
 			return false, err
+		}
+		if mark.isOf(have.last()) {
+			if have.last() != "" && !have.isSealed {
+				return false, fmt.Errorf("%s: %w: the list of owners is not sealed, so it is not known whether the cluster was "+
+					"deleted; delete %s if it was not, and the objects below %s if it was", ownersPrefix+p.String(), ErrCorrupt,
+					deletedPrefix+p.String(), p.prefix())
+			}
+			return false, nil
 		}
 	}
 	chains, err := Chains(ctx, r.store, p)

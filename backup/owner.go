@@ -30,7 +30,7 @@ const (
 // Draw is a random word that a machine has drawn for a claim. A copy of the machine's disk does not have the draws that
 // the machine made after the copy.
 type Draw struct {
-	// Serial is one more than that of the draw that the store had.
+	// Serial is greater than that of the draw before: see newDraw.
 	Serial int64  `json:"serial"`
 	Word   string `json:"word"`
 }
@@ -106,11 +106,17 @@ func (o owners) claimedBy(id Identity, kind claimKind, d Draw) owners {
 	return o
 }
 
-// newDraw returns a draw that is later than all that the store and the machine have.
-func newDraw(have owners, id Identity) Draw {
+// newDraw returns a draw that is later than all that the store and the machine have. A machine that has never stored a
+// sealed list, and finds none, begins at the time of its clock: where a list is lost while another machine is cut off,
+// the draws of that machine, one in drawEvery from an earlier time on, stay behind, and it is superseded. Clocks that
+// differ by more than the time between the two make that machine refuse the list as an older one.
+func newDraw(have owners, id Identity, now time.Time) Draw {
 	serial := have.Draw.Serial
 	for _, d := range id.Draws {
 		serial = max(serial, d.Serial)
+	}
+	if !have.isSealed && !id.Confirmed {
+		serial = max(serial, now.Unix()<<20)
 	}
 	return Draw{Serial: serial + 1, Word: rand.Text()}
 }
