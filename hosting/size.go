@@ -79,6 +79,8 @@ func sizeMessage(s controlplane.SizeState) (message string) {
 		return message + fmt.Sprintf("; it becomes %s when its management cluster has room", s.Wanted)
 	case grows:
 		return fmt.Sprintf("the control plane needs the size %s, and gets it when its management cluster has room", s.Wanted)
+	case s.IsRefused:
+		return "the limits of this size do not hold: the management cluster's machine has refused them; they are tried again"
 	case !s.IsEnforced:
 		return "no limit is enforced: the management cluster's machine has no control groups for hosting"
 	}

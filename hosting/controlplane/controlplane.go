@@ -117,7 +117,9 @@ type SizeState struct {
 	Limits Limits
 	// IsEnforced reports whether the kernel holds the plane to its limits. Otherwise only the plane's collector of
 	// garbage aims at the memory.
-	IsEnforced  bool
+	IsEnforced bool
+	// IsRefused reports whether the kernel has refused the limits. The runtime tries again.
+	IsRefused   bool
 	OutOfMemory time.Time // when the plane was last ended for want of memory; zero: never
 }
 

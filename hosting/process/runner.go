@@ -73,9 +73,11 @@ type runner struct {
 	failures  int // consecutive, of the release failed
 	failed    controlplane.Version
 	portTaken bool
-	holdsSlot bool // a place of Runtime.starts
-	limited   bool // the process is in the plane's control group
-	killed    int  // processes of the group that the kernel had ended before this one
+	holdsSlot bool   // a place of Runtime.starts
+	limited   bool   // the process is in the plane's control group
+	held      Limits // those of the control group that the kernel has accepted last
+	refused   error  // why the kernel has not accepted the plane's limits; nil: it has, or has not been asked
+	killed    int    // processes of the group that the kernel had ended before this one
 	need      cluster.SizeNeed
 }
 

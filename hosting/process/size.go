@@ -48,7 +48,8 @@ func (x *runner) softLimit() int64 {
 // sizeState returns what the observation shows of the plane's size.
 func (x *runner) sizeState() controlplane.SizeState {
 	return controlplane.SizeState{Size: x.record.Size, Wanted: x.record.Wanted, Limits: x.limits(),
-		IsEnforced: x.limited || x.process == nil && x.runtime.cgroups != nil, OutOfMemory: x.record.OutOfMemory}
+		IsEnforced: x.refused == nil && (x.limited || x.process == nil && x.runtime.cgroups != nil),
+		IsRefused:  x.refused != nil, OutOfMemory: x.record.OutOfMemory}
 }
 
 // holdSize makes the ordered size that of the plane, as far as the plane's use permits it, and limits a running process
@@ -62,6 +63,7 @@ func (x *runner) holdSize(ordered cluster.Size) error {
 	size := cluster.HeldSize(had, ordered, x.need.Wanted)
 	if size == x.record.Size || x.record.Size == "" && x.process != nil && size != cluster.Large {
 		// A process that was started without a size aims at more memory than a small one has.
+		x.holdLimits()
 		return nil
 	}
 	next := x.record
@@ -71,13 +73,45 @@ func (x *runner) holdSize(ordered cluster.Size) error {
 	}
 	x.record = next
 	x.log.Info("a plane has another size", "size", size, "before", had, "ordered", ordered, "wanted", x.need.Wanted)
-	if g, ok := x.runtime.group(x.id); ok && x.limited {
-		if err := g.limit(x.limits()); err != nil {
-			return fmt.Errorf("the limits of the size %s: %w", size, err)
-		}
-	}
+	x.holdLimits()
 	x.show(func(*controlplane.Observation) {}) // after the limits: an observer of the size finds them
 	return nil
+}
+
+// holdLimits gives the plane's limits to the kernel unless the kernel has them. The kernel may refuse them; the
+// observation shows that, and the next measurement tries again.
+func (x *runner) holdLimits() {
+	g, ok := x.runtime.group(x.id)
+	if !ok || x.process == nil || x.limited && x.held == x.limits() {
+		return
+	}
+	if x.limited {
+		x.noteLimits(g.limit(x.limits()))
+	} else {
+		x.place(x.process)
+	}
+}
+
+// noteLimits records and shows whether the kernel has the plane's limits: err is why it has refused them.
+func (x *runner) noteLimits(err error) {
+	if err == nil {
+		x.held = x.limits()
+	}
+	changed := (err == nil) != (x.refused == nil)
+	x.refused = err
+	if !changed {
+		return
+	}
+	if err != nil {
+		x.log.Warn("the limits of a plane are refused; they are tried again", "error", err)
+	} else {
+		x.log.Info("the limits of a plane hold", "size", x.record.Size)
+	}
+	x.show(func(o *controlplane.Observation) {
+		if !o.ReadySince.IsZero() && x.process != nil {
+			o.Walls = x.standingWalls(x.process)
+		}
+	})
 }
 
 // writeSize writes a record with another size, need or end, and shows it.

@@ -68,7 +68,7 @@ func (r *Runtime) openCgroups() {
 }
 
 // place puts a process of the plane into the plane's control group. Without a group the plane runs, and the wall does
-// not stand.
+// not stand. A place that the kernel refuses is tried again by holdLimits.
 func (x *runner) place(p *plane.Process) {
 	x.limited = false
 	g, ok := x.runtime.group(x.id)
@@ -81,11 +81,10 @@ func (x *runner) place(p *plane.Process) {
 			err = g.place(p.PID, x.limits())
 		}
 	}
-	if err != nil {
-		x.log.Warn("a plane has no memory limit", "error", err)
-		return
+	if err == nil {
+		x.limited, x.killed = true, g.killed()
 	}
-	x.limited, x.killed = true, g.killed()
+	x.noteLimits(err)
 }
 
 // exited returns why the plane's process ended.
