@@ -58,7 +58,11 @@ func (s *watchedPlane) applyDNS(ctx context.Context, now time.Time) error {
 	}
 	if !foreign {
 		for _, object := range objects {
-			err := s.applyUnlessChanged(ctx, object)
+			version, err := schema.ParseGroupVersion(object.GetAPIVersion())
+			if err != nil {
+				return err
+			}
+			err = s.applyUnlessChanged(ctx, version.WithResource(strings.ToLower(object.GetKind())+"s"), object)
 			if apierrors.IsInvalid(err) && object.GetKind() == "Service" {
 				break // the address of DNS is that of a Service of the customer
 			}
@@ -121,12 +125,8 @@ func (s *watchedPlane) hasOwnDNS(ctx context.Context) (bool, error) {
 
 // applyUnlessChanged applies an object. It leaves the object as it is when another writer has set one of its fields to
 // another value.
-func (s *watchedPlane) applyUnlessChanged(ctx context.Context, object *unstructured.Unstructured) error {
-	version, err := schema.ParseGroupVersion(object.GetAPIVersion())
-	if err != nil {
-		return err
-	}
-	resource := version.WithResource(strings.ToLower(object.GetKind()) + "s")
+func (s *watchedPlane) applyUnlessChanged(ctx context.Context, resource schema.GroupVersionResource,
+	object *unstructured.Unstructured) error {
 	text, err := json.Marshal(object)
 	if err != nil {
 		return err

@@ -38,6 +38,9 @@ func (s *watchedPlane) admitMachines(ctx context.Context, pool *hypershift.NodeP
 	if err != nil {
 		return err
 	}
+	if err := s.restrictKubelets(ctx); err != nil {
+		return err
+	}
 	if err := s.grantKubeletsOnce(ctx); err != nil {
 		return err
 	}
@@ -52,7 +55,7 @@ func (s *watchedPlane) admitMachines(ctx context.Context, pool *hypershift.NodeP
 			problems = append(problems, s.deleteTokenOnce(ctx, n.Metadata.UID, invitationSecret(id)))
 		}
 	}
-	return errors.Join(append(problems, s.applyDNS(ctx, time.Now()))...)
+	return errors.Join(append(problems, s.applyDNS(ctx, time.Now()), s.sweepTokens(ctx, time.Now()))...)
 }
 
 // grantKubeletsOnce calls grantKubelets until that has succeeded once for this watched plane.

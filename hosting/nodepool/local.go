@@ -88,9 +88,12 @@ func poolOf(pool *hypershift.NodePool) localnodes.Pool {
 		Name: pool.Name}
 }
 
+// hasRealNodes reports whether kubelets report the pool's Nodes.
+func (w *wanted) hasRealNodes() bool { return w.provider != cluster.Simulated }
+
 // checkHost adds the reasons why no real node of the pool can be made.
 func (w *wanted) checkHost(m Machines) {
-	if w.provider == cluster.Simulated {
+	if !w.hasRealNodes() {
 		return
 	}
 	add := func(condition, reason, format string, args ...any) {
@@ -130,6 +133,11 @@ func (k *reconciler) reconcileMachines(ctx context.Context, s *watchedPlane, poo
 		return 0, errors.Join(problems...)
 	}
 	mayMake := w.invalid == nil && !w.paused && pool.DeletionTimestamp == nil
+	if mayMake {
+		if err := s.restrictKubelets(ctx); err != nil {
+			return 0, errors.Join(append(problems, err)...)
+		}
+	}
 	var noRoom error
 	for _, n := range nodesToRun(nodes, machines, w.replicas) {
 		_, exists := machines[n.Metadata.UID]
@@ -144,7 +152,7 @@ func (k *reconciler) reconcileMachines(ctx context.Context, s *watchedPlane, poo
 		problems = append(problems, err)
 	}
 	if mayMake {
-		problems = append(problems, s.applyDNS(ctx, time.Now()))
+		problems = append(problems, s.applyDNS(ctx, time.Now()), s.sweepTokens(ctx, time.Now()))
 	}
 	for _, uid := range slices.Sorted(maps.Keys(machines)) {
 		if m := machines[uid]; m.Message != "" {

@@ -276,6 +276,9 @@ func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstru
 	// Machines first: they run also when the pool's Nodes must not be changed, or cannot.
 	more, machinesErr := k.reconcileMachines(ctx, plane, pool, &w, nodes, admin)
 	machinesErr = errors.Join(machinesErr, plane.admitMachines(ctx, pool, w, nodes))
+	if w.hasRealNodes() {
+		more = sooner(more, tokenSweepInterval) // a token that nobody uses changes no Node
+	}
 	w.awakeSince = awakeSince(k.o.Machines.Of(poolOf(pool)))
 	if w.paused {
 		return sooner(again, more), errors.Join(machinesErr, k.report(ctx, pool, conditionsOf(pool, w, nodes), w, nodes))

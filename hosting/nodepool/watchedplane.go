@@ -127,6 +127,8 @@ type watchedPlane struct {
 	dnsApplied      time.Time    // when DNS was applied
 
 	granted       bool            // grantKubelets has succeeded
+	restricted    bool            // restrictKubelets has succeeded
+	tokensSwept   time.Time       // when expired tokens were removed
 	startJoinLoop sync.Once       // starts the loop of requests of machines that join
 	unseenJoined  map[string]bool // names of Nodes of admitted machines that the watch may not have delivered yet
 }
