@@ -92,7 +92,8 @@ func TestAKubeletChangesNothingOfItsPool(t *testing.T) {
 		}
 	}
 	for _, permitted := range []struct{ what, change string }{
-		{"what its machine is", `{"metadata":{"labels":{"kubernetes.io/arch":"amd64","node.kubernetes.io/instance-type":"x"}}}`},
+		{"what its machine is",
+			`{"metadata":{"labels":{"kubernetes.io/arch":"amd64","node.kubernetes.io/instance-type":"x"}}}`},
 		{"how volumes attach",
 			`{"metadata":{"annotations":{"volumes.kubernetes.io/controller-managed-attach-detach":"true"}}}`},
 		{"its capacity and runtime",

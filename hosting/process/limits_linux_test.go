@@ -142,7 +142,9 @@ func TestAPlaneThatUsedUpItsMemoryBecomesLarger(t *testing.T) {
 		t.Errorf("the plane was ended with %+v, size %+v; want %s, and the need of medium", ended.Failure, ended.Size,
 			controlplane.OutOfMemory)
 	}
-	again := s.await("the plane's next start", func(o controlplane.Observation) bool { return o.State == controlplane.Ready })
+	again := s.await("the plane's next start", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready
+	})
 	if now, _ := plane.Running(s.runtime.Dir(s.id)); now == pid {
 		t.Errorf("the plane is still process %d", pid)
 	}
