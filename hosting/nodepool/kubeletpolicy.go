@@ -15,8 +15,8 @@ import (
 var kubeletPolicy []byte
 
 // restrictKubelets applies the policy that keeps kubelets from the labels and annotations of their node pools, and from
-// creating Nodes, in the plane of a cluster with real nodes. A customer who has changed the policy keeps the change. After a
-// success it does nothing for this watched plane.
+// creating Nodes, in the plane of a cluster with real nodes. A customer who has changed the policy keeps the change.
+// After a success it does nothing for this watched plane.
 func (s *watchedPlane) restrictKubelets(ctx context.Context) error {
 	s.mu.Lock()
 	done := s.restricted

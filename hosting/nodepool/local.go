@@ -390,12 +390,6 @@ func advertisedAddress(networks ...netip.Prefix) string {
 
 const apiServerPort = 6443
 
-// isHibernated reports whether the pool's machines must not run: the cluster hibernates, and Nodes would keep its plane
-// awake.
-func isHibernated(hc *hypershift.HostedCluster) bool {
-	return hc != nil && hc.Annotations[hypershift.HibernatedAnnotation] == "true"
-}
-
 // awakeSince returns when each machine was last started after hibernation, by the UID of its Node.
 func awakeSince(machines map[types.UID]localnodes.Machine) map[types.UID]time.Time {
 	since := map[types.UID]time.Time{}

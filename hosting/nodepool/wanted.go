@@ -202,3 +202,9 @@ func (w wanted) waitsForRoom(n *node) bool {
 func (w wanted) hasInstanceType(n *node) bool {
 	return n.Metadata.Labels[instanceTypeLabel] == w.instance.Name
 }
+
+// isHibernated reports whether the pool's machines must not run: the cluster hibernates, and Nodes would keep its plane
+// awake.
+func isHibernated(hc *hypershift.HostedCluster) bool {
+	return hc != nil && hc.Annotations[hypershift.HibernatedAnnotation] == "true"
+}
