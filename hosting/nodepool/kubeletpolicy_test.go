@@ -54,8 +54,11 @@ func TestAKubeletChangesNothingOfItsPool(t *testing.T) {
 			subresources...)
 		return err
 	}
+	probes := 0
 	w.eventually("the policy being in force", func() error {
-		if err := patch(`{"metadata":{"labels":{"example.org/probe":"x"}}}`); !apierrors.IsForbidden(err) {
+		probes++ // a label that an earlier probe has set would be no change
+		err := patch(fmt.Sprintf(`{"metadata":{"labels":{"example.org/probe":"x%d"}}}`, probes))
+		if !apierrors.IsForbidden(err) {
 			return fmt.Errorf("a label of the customer: %v", err)
 		}
 		return nil
