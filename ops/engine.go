@@ -95,6 +95,9 @@ type Options struct {
 	// The others wait in the order of their arrival; a scope with fewer running operations goes first. Default 256
 	// and 64, because each running operation writes to the database every third of Lease to renew it.
 	AtOnce, ShareOfScope int
+	// PlaceFor is how long an operation that waits between two calls of Worker keeps its place when others need one;
+	// default 15 s. Then the process works on one of them first.
+	PlaceFor time.Duration
 
 	Log *slog.Logger
 	Now func() time.Time // default time.Now
@@ -136,6 +139,9 @@ func NewEngine(o Options) *Engine {
 	}
 	if o.ShareOfScope == 0 {
 		o.ShareOfScope = 64
+	}
+	if o.PlaceFor == 0 {
+		o.PlaceFor = 15 * time.Second
 	}
 	return &Engine{o: o, tasks: map[string]*task{}, byResource: map[resourceKey][]*task{},
 		queue: newQueue(o.AtOnce, o.ShareOfScope), unreadable: map[string]int64{}, nextRead: map[string]time.Time{},

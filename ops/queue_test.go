@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -29,8 +30,8 @@ func TestAScopeWithManyOperationsDelaysNoOther(t *testing.T) {
 	var released bool
 	held, most, ended := map[string]bool{}, 0, 0
 	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Holder: "p", AtOnce: 2 * share,
-		ShareOfScope: share,
-		Settle:       func(context.Context, *store.Tx, State) error { return nil },
+		ShareOfScope: share, PlaceFor: time.Hour,
+		Settle: func(context.Context, *store.Tx, State) error { return nil },
 		Worker: workerFunc(func(_ context.Context, s State) Outcome {
 			mu.Lock()
 			defer mu.Unlock()
@@ -95,6 +96,126 @@ func TestAScopeWithManyOperationsDelaysNoOther(t *testing.T) {
 	defer mu.Unlock()
 	if most > share {
 		t.Errorf("the process worked on %d operations of the large scope at once", most)
+	}
+}
+
+// TestOperationsThatOnlyWaitKeepNoPlaces fills all places with operations that wait for something that never comes, of
+// as many scopes as that needs, and accepts one more of the first scope and one of a new scope. Both end. The
+// operations of a scope that has more of them than places get a place again and again, and the limits hold.
+func TestOperationsThatOnlyWaitKeepNoPlaces(t *testing.T) {
+	const share, scopes = 4, 3
+	var mu sync.Mutex
+	calls := map[string]int{}
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Holder: "p", AtOnce: share * scopes,
+		ShareOfScope: share, PlaceFor: time.Nanosecond,
+		Settle: func(context.Context, *store.Tx, State) error { return nil },
+		Worker: workerFunc(func(_ context.Context, s State) Outcome {
+			mu.Lock()
+			defer mu.Unlock()
+			calls[s.ID]++
+			if strings.HasPrefix(s.ID, "ends") {
+				return Outcome{Event: Event{Kind: Succeed}}
+			}
+			return Outcome{Event: Event{Kind: Progress, Phase: "Waits"}, Again: time.Hour}
+		})})
+	accept := func(id, scope string) {
+		t.Helper()
+		o := order(id, id)
+		o.Scope = scope
+		if err := e.o.Store.Tx(t.Context(), func(tx *store.Tx) error {
+			_, err := e.Begin(t.Context(), tx, o)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, e)
+	var waits []string
+	for i := range share * scopes {
+		waits = append(waits, fmt.Sprint("waits-", i))
+		accept(waits[i], fmt.Sprint("scope-", i%scopes))
+	}
+	// each reports the least number of calls of some operations, while tasks are displaced all the time.
+	each := func(least int, ids ...string) {
+		t.Helper()
+		testsite.Eventually(t, fmt.Sprint(least, " calls for each of ", ids), func() error {
+			e.displaceTasks()
+			if err := e.enqueueDue(t.Context()); err != nil {
+				return err
+			}
+			e.mu.Lock()
+			for scope, n := range e.queue.running {
+				if n > share || e.queue.total > share*scopes {
+					t.Errorf("%d tasks of %s, %d in all", n, scope, e.queue.total)
+				}
+			}
+			e.mu.Unlock()
+			mu.Lock()
+			defer mu.Unlock()
+			for _, id := range ids {
+				if calls[id] < least {
+					return fmt.Errorf("%d calls for %s", calls[id], id)
+				}
+			}
+			return nil
+		})
+	}
+	each(1, waits...)
+	accept("ends-1", "scope-0")
+	accept("ends-2", "scope-new")
+	each(1, "ends-1", "ends-2")
+	awaitEnd(t, e, "ends-1")
+	awaitEnd(t, e, "ends-2")
+	var inTurn []string // three times as many operations of one scope as it has places take turns
+	for i := range share {
+		inTurn = append(inTurn, fmt.Sprint("waits-", scopes*i+1))
+	}
+	for i := range 2 * share {
+		inTurn = append(inTurn, fmt.Sprint("later-", i))
+		accept(fmt.Sprint("later-", i), "scope-1")
+	}
+	each(3, inTurn...)
+}
+
+// TestATaskGivesItsPlaceToNoScopeWithMore gives the queue tasks that have paused for long.
+func TestATaskGivesItsPlaceToNoScopeWithMore(t *testing.T) {
+	for name, c := range map[string]struct {
+		running map[string]int // tasks by scope, all paused for long
+		waiting map[string]int
+		want    map[string]int // displaced tasks by scope
+	}{
+		"nobody waits": {map[string]int{"a": 4, "b": 4}, nil, map[string]int{}},
+		"another scope needs places": {map[string]int{"a": 4, "b": 4}, map[string]int{"c": 2},
+			map[string]int{"a": 2}},
+		"the own scope has its share": {map[string]int{"a": 4}, map[string]int{"a": 9}, map[string]int{"a": 4}},
+		"a scope with more waits": {map[string]int{"a": 1, "b": 3, "c": 4}, map[string]int{"b": 9},
+			map[string]int{"b": 3, "c": 1}},
+		"each scope has one place": {map[string]int{"a": 1, "b": 1}, map[string]int{"c": 1},
+			map[string]int{"a": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := newQueue(8, 4)
+			var tasks []*task
+			for _, scope := range slices.Sorted(maps.Keys(c.running)) {
+				for range c.running[scope] {
+					tasks = append(tasks, &task{resource: resourceKey{scope: scope}})
+				}
+				q.running[scope] = c.running[scope]
+				q.total += c.running[scope]
+			}
+			for scope, n := range c.waiting {
+				for i := range n {
+					q.add(waitingOperation{id: fmt.Sprint(scope, i), scope: scope})
+				}
+			}
+			got := map[string]int{}
+			for _, t := range q.displace(tasks) {
+				got[t.resource.scope]++
+			}
+			if !maps.Equal(got, c.want) {
+				t.Errorf("displaced are %v, not %v", got, c.want)
+			}
+		})
 	}
 }
 

@@ -28,7 +28,11 @@ const (
 type task struct {
 	resource resourceKey
 	wake     chan struct{} // a value makes the task call Work at once
+	displace chan struct{} // a value makes the task give its place to another operation when it pauses
 	ended    chan struct{} // closed when another request has ended the operation
+
+	// firstPause is when the task first paused between two calls of Work; zero: not yet. The engine's mu guards it.
+	firstPause time.Time
 }
 
 // resourceKey names the resource of an operation.
@@ -56,6 +60,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	}()
 	removed, listed := time.Time{}, time.Now()
 	for pause.For(ctx, duePause) {
+		e.displaceTasks()
 		read := e.enqueueDue
 		if time.Since(listed) >= listPause {
 			read, listed = e.enqueueUnfinished, time.Now()
@@ -189,10 +194,40 @@ func (e *Engine) Wake(scope, resource string) bool {
 }
 
 // signal makes the task call Work at once.
-func (t *task) signal() {
+func (t *task) signal() { offer(t.wake) }
+
+// offer sends a value to a channel that holds at most one.
+func offer(to chan struct{}) {
 	select {
-	case t.wake <- struct{}{}:
+	case to <- struct{}{}:
 	default:
+	}
+}
+
+// displaceTasks makes tasks whose operations only wait, those that wait longest first, give their places to other
+// operations. A displaced operation goes to the end of the queue.
+func (e *Engine) displaceTasks() {
+	now := e.o.Now()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var old []*task
+	for _, t := range e.tasks {
+		if !t.firstPause.IsZero() && now.Sub(t.firstPause) >= e.o.PlaceFor {
+			old = append(old, t)
+		}
+	}
+	slices.SortFunc(old, func(a, b *task) int { return a.firstPause.Compare(b.firstPause) })
+	for _, t := range e.queue.displace(old) {
+		offer(t.displace)
+	}
+}
+
+// recordPause records that a task pauses between two calls of Work.
+func (e *Engine) recordPause(t *task) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if t.firstPause.IsZero() {
+		t.firstPause = e.o.Now()
 	}
 }
 
@@ -245,7 +280,7 @@ func (e *Engine) startTasks(ctx context.Context) {
 			return
 		}
 		t := &task{resource: resourceKey{next.scope, next.resource}, wake: make(chan struct{}, 1),
-			ended: make(chan struct{})}
+			displace: make(chan struct{}, 1), ended: make(chan struct{})}
 		e.tasks[next.id] = t
 		e.byResource[t.resource] = append(e.byResource[t.resource], t)
 		e.group.Go(func() {
@@ -296,10 +331,14 @@ func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 	}
 }
 
-// logFailure logs an error. It does not log the errors that another process's work on the operation causes, nor any
-// after ctx has ended.
+// errDisplaced ends a task whose place another operation gets.
+var errDisplaced = errors.New("another operation takes the place")
+
+// logFailure logs an error. It does not log the errors that another process's work on the operation causes, that of a
+// displaced task, nor any after ctx has ended.
 func (e *Engine) logFailure(ctx context.Context, what string, s State, err error) {
-	for _, expected := range []error{ErrEnded, ErrFenced, ErrLeased, ErrTooEarly, store.ErrNotFound} {
+	for _, expected := range []error{ErrEnded, ErrFenced, ErrLeased, ErrTooEarly, errDisplaced,
+		store.ErrNotFound} {
 		if errors.Is(err, expected) {
 			return
 		}

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 )
@@ -53,8 +54,8 @@ func (e *Engine) step(ctx context.Context, s State) (after State, again time.Dur
 }
 
 // awaitTurn waits until the worker is to be called again, because of a wake or after a time, and until the gate permits
-// the call. It renews the lease meanwhile. The turn is nil if the operation has ended, the lease is lost, or ctx has
-// ended.
+// the call. It renews the lease meanwhile. The turn is nil if the operation has ended, the lease is lost, another
+// operation takes the place of the task, or ctx has ended.
 func (e *Engine) awaitTurn(ctx context.Context, t *task, s State, again time.Duration, renew <-chan time.Time) (State,
 	*turn, error) {
 	timer := time.NewTimer(again)
@@ -73,8 +74,11 @@ func (e *Engine) awaitTurn(ctx context.Context, t *task, s State, again time.Dur
 		}
 		return s, nil, err
 	}
+	e.recordPause(t)
 	for isReady := false; !isReady; {
 		select {
+		case <-t.displace:
+			return end(s, errors.Join(errDisplaced, e.release(ctx, s)))
 		case <-ctx.Done():
 			return end(s, e.release(ctx, s))
 		case <-t.ended:
