@@ -18,7 +18,7 @@ test: ## every test: unit, race, integration, end to end
 	@scripts/test.sh
 
 quick: check ## every test that needs no server, without the race detector: the loop of the day
-	@$(GO) test -short ./...
+	@$(GO) test -short -vet=off ./... # check vets
 
 build: bin/atoll-kube bin/atoll ## bin/atoll, bin/atoll-kube, bin/kubectl
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/quick"
 	"atoll.dev/internal/rest"
 )
 
@@ -94,6 +95,7 @@ func TestStrangersKeepNobodyOut(t *testing.T) {
 // A public request whose body does not come is answered at once, and its connection closed within
 // seconds, not after the 60 s of the server.
 func TestAPublicRequestGetsNoTimeForABody(t *testing.T) {
+	quick.LeavesOut(t, "waits for the time limit of bodies")
 	rt := NewRouter(Options{Log: quiet, Identifier: testVerifier()})
 	handleEverything(rt, func(http.ResponseWriter, *http.Request) error { return nil })
 	addr := serveRouter(t, rt, rest.ConnLimits{})

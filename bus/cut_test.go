@@ -7,6 +7,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"atoll.dev/internal/quick"
 )
 
 // wirecutter forwards connections to an address until cut is called. Then it drops all
@@ -101,6 +103,7 @@ func (w *wirecutter) repair() {
 // When a connection drops all packets, both ends notice within the keep-alive: publishes
 // in flight fail, and the client connects, subscribes and calls OnConnected again.
 func TestI6AConnectionThatDropsAllPackets(t *testing.T) {
+	quick.LeavesOut(t, "waits for a keep-alive")
 	eachBroker(t, BrokerOptions{}, func(t *testing.T, b *testBroker) {
 		server := b.connect("system:maestro", ClientOptions{ClientID: "maestro"})
 		wire := newWirecutter(t, b.addr)

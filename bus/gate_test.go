@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"atoll.dev/internal/quick"
 )
 
 // scarceListener has no descriptors for its first connections.
@@ -63,6 +65,7 @@ func TestI6ABrokerSurvivesALackOfDescriptors(t *testing.T) {
 // TestI7UnidentifiedConnectionsDoNotFillTheBroker: the broker limits connections without a
 // certificate in number and time, and a client of the region can still connect.
 func TestI7UnidentifiedConnectionsDoNotFillTheBroker(t *testing.T) {
+	quick.LeavesOut(t, "waits for the time limit of connections")
 	metrics := prometheus.NewRegistry()
 	b := startBroker(t, BrokerOptions{Registerer: metrics})
 	var strangers []net.Conn
@@ -113,6 +116,7 @@ func counterOf(t *testing.T, metrics *prometheus.Registry, name string) float64 
 
 // A client with a certificate that does not send CONNECT counts as unidentified.
 func TestI7ACertificateWithoutAConnectIsUnidentified(t *testing.T) {
+	quick.LeavesOut(t, "waits for the time limit of connections")
 	b := startBroker(t, BrokerOptions{})
 	c, err := tls.Dial("tcp", b.addr, b.ca.client(t, "c1"))
 	if err != nil {

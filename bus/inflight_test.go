@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/eclipse/paho.golang/packets"
+
+	"atoll.dev/internal/quick"
 )
 
 // A publish expires when its acknowledgement is overdue, and not while it waits
@@ -166,6 +168,7 @@ func (b *forgetfulBroker) client(t *testing.T, o ClientOptions) *Client {
 // A broker drops publishes above a quota without acknowledgement: each dropped publish fails within
 // the limit, and the others are not delayed, also if more are lost than the window has places.
 func TestI6LostAcknowledgementsBlockNoPublisher(t *testing.T) {
+	quick.LeavesOut(t, "waits for the time-outs of lost acknowledgements")
 	t.Parallel() // waits for two acknowledgement limits, which are longer than a pause of a busy machine
 	const events = 16
 	b := newForgetfulBroker(t, func(n int64) bool { return n%2 == 0 })
@@ -223,6 +226,7 @@ func TestI6AConnectionWithoutAcknowledgementsIsReplaced(t *testing.T) {
 // A broker that answers pings but not SUBSCRIBE is left for a new connection: without
 // subscriptions the client would receive nothing, and would never call OnConnected.
 func TestI6AConnectionWithoutSubscriptionsIsReplaced(t *testing.T) {
+	quick.LeavesOut(t, "waits for the watchdog of connections")
 	b := newForgetfulBroker(t, func(int64) bool { return true })
 	b.silent.Store(1)
 	b.client(t, ClientOptions{DialTimeout: time.Second, KeepAlive: time.Second, Subscriptions: []string{"t"}})

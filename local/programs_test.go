@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"atoll.dev/gitops"
+	"atoll.dev/internal/quick"
 )
 
 // writePrograms writes programs that say what they are, and do nothing else.
@@ -148,6 +149,7 @@ func TestAnotherVersionReplacesEachProcess(t *testing.T) {
 
 // TestAProgramThatLeavesAProcessBehindEnds: a process that holds the program's standard output hinders no apply.
 func TestAProgramThatLeavesAProcessBehindEnds(t *testing.T) {
+	quick.LeavesOut(t, "waits for a process that stays")
 	program := filepath.Join(t.TempDir(), "atoll")
 	left := filepath.Join(t.TempDir(), "left")
 	script := fmt.Sprintf("#!/bin/sh\nsleep 300 &\necho $! > %s\necho v1.36.3\n", left)

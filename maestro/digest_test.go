@@ -18,6 +18,7 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/internal/digest"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/quick"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/ledger"
 	"atoll.dev/maestro/peers"
@@ -199,9 +200,7 @@ func (i *instance) fill(agent *scriptedAgent, n int) {
 // after the agent and after the server have restarted.
 func TestAResyncOf10000WorksInSync(t *testing.T) {
 	t.Parallel()
-	if testing.Short() {
-		t.Skip("10,000 works")
-	}
+	quick.LeavesOut(t, "delivers 10,000 works")
 	site := newSite(t)
 	m := site.meter()
 	through := func(o *Options) { o.Broker = m.addr }

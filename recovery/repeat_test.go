@@ -19,6 +19,7 @@ import (
 	"atoll.dev/api/clm"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
+	"atoll.dev/internal/quick"
 )
 
 // region has the answers of a lifecycle manager with one management cluster and one cluster, and of a Maestro whose
@@ -105,6 +106,7 @@ func (g *region) maestro() http.Handler {
 // A lifecycle manager that is unavailable for a moment gets the requests to reconcile again: without them the rebuild
 // would wait for the adapters' next turn.
 func TestI8ARebuildRepeatsRefusedRequestsToReconcile(t *testing.T) {
+	quick.LeavesOut(t, "waits between repeated requests")
 	g := &region{refusals: 2, reported: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), agentLists: 2}
 	report, err := Rebuild(t.Context(), g.options(t))
 	if err != nil || !report.Done || g.refusals != 0 {

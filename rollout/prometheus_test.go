@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/testsite"
 )
 
@@ -66,9 +67,7 @@ func requests(now time.Time, failed map[string]func(minutesAgo int) int) []byte 
 // target each second. A query with storage="remote" asks a remote storage that does not answer, too.
 func startPrometheus(t *testing.T, target string, past []byte) (address string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("it starts a server")
-	}
+	quick.LeavesOut(t, "starts Prometheus")
 	program, err := exec.LookPath("prometheus")
 	tool, toolErr := exec.LookPath("promtool")
 	if err := errors.Join(err, toolErr); err != nil {

@@ -15,15 +15,14 @@ import (
 
 	"atoll.dev/backup"
 	"atoll.dev/internal/postgres"
+	"atoll.dev/internal/quick"
 )
 
 // TestARegionIsRestoredToAMoment writes a journal of acknowledged rows while a Copier copies the server, ends, begins
 // again, loses its store for a while, and sees the server killed. Restores have every row that was acknowledged before
 // their moment, and none that was begun later.
 func TestARegionIsRestoredToAMoment(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs PostgreSQL")
-	}
+	quick.LeavesOut(t, "needs a PostgreSQL server")
 	w := startWorld(t)
 	stop := w.startCopier(t)
 	w.await(t, "the first base backup", func() bool { return w.copier.Check(t.Context()) == nil })

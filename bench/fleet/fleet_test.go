@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/bench/bed"
+	"atoll.dev/internal/quick"
 )
 
 func TestMain(m *testing.M) {
@@ -38,6 +39,7 @@ func newBed(t *testing.T, o bed.Options) *bed.Bed {
 // TestCopiedWorkEqualsAcknowledgedOne compares all rows of a work that was made by the API, delivered and acknowledged
 // with the rows that the sample's copy has for the same work.
 func TestCopiedWorkEqualsAcknowledgedOne(t *testing.T) {
+	quick.LeavesOut(t, "starts the processes of a fleet")
 	ctx := t.Context()
 	b := newBed(t, bed.Options{})
 	f := newFleet(b, 1, 1, 512)
@@ -147,6 +149,7 @@ func maskedRows(t *testing.T, conn *pgx.Conn, id string) string {
 
 // TestFleetAgreesAfterEachProcessWasKilled runs the whole benchmark with a small fleet, and two servers.
 func TestFleetAgreesAfterEachProcessWasKilled(t *testing.T) {
+	quick.LeavesOut(t, "runs a fleet for half a minute")
 	ctx := t.Context()
 	*outage = time.Second
 	b := newBed(t, bed.Options{Apart: true})
@@ -168,6 +171,7 @@ func TestFleetAgreesAfterEachProcessWasKilled(t *testing.T) {
 // TestDisagreeingAgentIsNamed checks that the comparison fails for one agent whose status the ledger does not have, and
 // for one whose work is missing.
 func TestDisagreeingAgentIsNamed(t *testing.T) {
+	quick.LeavesOut(t, "starts the processes of a fleet")
 	ctx := t.Context()
 	b := newBed(t, bed.Options{Apart: true})
 	f := newFleet(b, 5, 4, 256)

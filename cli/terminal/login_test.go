@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/oauth2"
 
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/testissuer"
 )
 
@@ -61,6 +62,7 @@ func signIn(t *testing.T, issuer *testissuer.Issuer, l Login, subject string) Lo
 // Processes that find the token expired at the same time use the refresh token once. None of them writes the login
 // after its person has signed out, or somebody else has signed in.
 func TestAnExpiredLoginIsExtendedOnce(t *testing.T) {
+	quick.LeavesOut(t, "waits for a login that expires")
 	issuer, l := startLogin(t, asIs)
 	l = signIn(t, issuer, l, "ann")
 	var extending sync.WaitGroup
@@ -130,6 +132,7 @@ func TestTheLoginIsPrivate(t *testing.T) {
 // A token, or what it comes from, is sent to nobody without TLS but this machine, and to no other address than the
 // issuer's description has.
 func TestTokensAreSentToTheirAddressesOnly(t *testing.T) {
+	quick.LeavesOut(t, "waits for real time")
 	t.Setenv("XDG_CONFIG_HOME", t.TempDir())
 	for address, isGood := range map[string]bool{"https://eu-1.example": true, "http://127.0.0.1:80": true,
 		"http://[::1]:80": true, "http://eu-1.example": false, "http://127.0.0.1.example": false, "": false,

@@ -18,6 +18,7 @@ import (
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/quick"
 	"atoll.dev/node"
 	"atoll.dev/node/supervisor"
 	"atoll.dev/test/testsite"
@@ -155,6 +156,7 @@ func (s *site) running(uid types.UID, not int) int {
 }
 
 func TestASupervisorOutlivesHostingAndIsStartedAgain(t *testing.T) {
+	quick.LeavesOut(t, "starts supervisors")
 	s := newSite(t)
 	o := order(t, "w0")
 	if err := s.all.Start(o); err != nil {
@@ -192,6 +194,7 @@ func TestASupervisorOutlivesHostingAndIsStartedAgain(t *testing.T) {
 
 // A supervisor whose start hosting's end interrupted was found by nobody, and stayed.
 func TestASupervisorThatIsBeingStartedIsFound(t *testing.T) {
+	quick.LeavesOut(t, "starts supervisors")
 	s := newSite(t)
 	o := order(t, "w0")
 	home := s.home(o.UID)

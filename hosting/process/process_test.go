@@ -18,6 +18,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
 	"atoll.dev/hosting/runtimetest"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -25,9 +26,7 @@ import (
 var _ hosting.Planes = (*process.Runtime)(nil)
 
 func TestTheRuntimePassesTheSuite(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs control planes, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs control planes")
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)
@@ -65,9 +64,7 @@ func killAll(t *testing.T, o process.Options) {
 
 // A full etcd shows in the observation of a plane that goes on to serve, and no longer when there is room again.
 func TestAFullStoreShowsInTheObservation(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a control plane, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a control plane")
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -50,9 +51,7 @@ func limitsOf(t *testing.T, pid int) (memory, processes string) {
 // A plane has the limits of its size from its start, gets those of a larger one while it runs, keeps them while its
 // nodes need them, whatever is ordered, and keeps them over a restart of hosting.
 func TestAPlaneHasTheLimitsOfItsSize(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a control plane, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a control plane")
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)
@@ -122,9 +121,7 @@ func TestAPlaneHasTheLimitsOfItsSize(t *testing.T) {
 // A process that was started without a size, by an earlier version, keeps its limits until its next start: its
 // collector aims at more memory than a small plane has.
 func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs a control plane, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a control plane")
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)

@@ -24,6 +24,7 @@ import (
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -152,9 +153,7 @@ func standingHere(t *testing.T) []string {
 }
 
 func TestAPlaneIsShutIn(t *testing.T) {
-	if testing.Short() {
-		t.Skip("needs control planes, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs control planes")
 	if os.Geteuid() != 0 {
 		t.Skip("the network wall of other users depends on the kernel's settings")
 	}

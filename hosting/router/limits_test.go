@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"testing"
 	"time"
+
+	"atoll.dev/internal/quick"
 )
 
 // dialFrom connects to the router from a loopback address.
@@ -104,6 +106,7 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 // The limit of one name is 2,048 connections, and one source has at most half of them. Another name
 // is served meanwhile.
 func TestConnectionsOfOneNameLeaveRoomForOthers(t *testing.T) {
+	quick.LeavesOut(t, "waits for real time-outs")
 	limit := 2048
 	if files := openFiles(); files < 9*limit { // six for each in the router, one at each end, and others
 		limit = files / 9
@@ -139,6 +142,7 @@ func TestConnectionsOfOneNameLeaveRoomForOthers(t *testing.T) {
 }
 
 func TestAFewNamesDoNotTakeAllConnections(t *testing.T) {
+	quick.LeavesOut(t, "waits for real time-outs")
 	w := newWorld(t, func(o *Options) { o.Limits = Limits{Connections: 48} })
 	w.serveEcho([]string{"a.example", "b.example"}, nil)
 	for i := range 42 {
@@ -188,6 +192,7 @@ func (w *world) sendUnchecked(source string, sent []byte) net.Conn {
 }
 
 func TestABudgetBoundsTheWakesOfANameAndOfASource(t *testing.T) {
+	quick.LeavesOut(t, "waits for real time")
 	w := newWorld(t, func(o *Options) { o.Limits = Limits{WakesPerName: 2, WakesPerSource: 5} })
 	w.serveEcho([]string{"awake.example"}, []string{"a.example", "b.example", "c.example"})
 	for i := range 3 {
@@ -247,6 +252,7 @@ func TestTheBudgetOfOneSourceDoesNotRefuseAnother(t *testing.T) {
 }
 
 func TestALoadBalancerNamesTheClientsOfItsConnections(t *testing.T) {
+	quick.LeavesOut(t, "waits for real time-outs")
 	const balancer, client = "127.0.0.9", "PROXY TCP4 192.0.2.1 192.0.2.9 1111 443\r\n"
 	begun := time.Now()
 	w := newWorld(t, func(o *Options) {

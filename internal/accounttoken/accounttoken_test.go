@@ -18,6 +18,8 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/client-go/tools/clientcmd/api"
+
+	"atoll.dev/internal/quick"
 )
 
 // tokenOf returns a token without a signature.
@@ -47,6 +49,7 @@ func writeKubeconfig(t *testing.T, server, token string) (file string) {
 }
 
 func TestATokenIsRenewedAfterHalfOfItsLife(t *testing.T) {
+	quick.LeavesOut(t, "waits for tokens that expire")
 	old, next := tokenOf(time.Now().Add(-13*time.Hour), Life), tokenOf(time.Now(), Life)
 	renewed := make(chan error, 1)
 	failures := 1
@@ -170,6 +173,7 @@ func TestTheNextRenewalDoesNotDependOnTheClock(t *testing.T) {
 
 // A machine was suspended until the token had expired: the process takes the token of the next bootstrap from the file.
 func TestAProcessWithAnExpiredTokenTakesANewerOneFromItsFile(t *testing.T) {
+	quick.LeavesOut(t, "waits for tokens that expire")
 	old, next := tokenOf(time.Now().Add(-48*time.Hour), Life), tokenOf(time.Now(), Life)
 	refused := make(chan struct{})
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

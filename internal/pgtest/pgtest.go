@@ -26,6 +26,7 @@ import (
 
 	"atoll.dev/internal/pgsession"
 	"atoll.dev/internal/postgres"
+	"atoll.dev/internal/quick"
 )
 
 var shared struct {
@@ -60,9 +61,7 @@ func DSN(t testing.TB) string {
 // skipShort skips a test that needs a server when tests run with -short, as "make quick" runs them.
 func skipShort(t testing.TB) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a PostgreSQL server, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a PostgreSQL server")
 }
 
 // NewDatabase makes a database on the server c, owned by the superuser, and returns its DSN. The database exists as

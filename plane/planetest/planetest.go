@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 )
 
@@ -78,9 +79,7 @@ func Start(t testing.TB) *plane.Process {
 // skipShort skips a test that needs a control plane when tests run with -short, as "make quick" runs them.
 func skipShort(t testing.TB) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a control plane, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a control plane")
 }
 
 // Restart starts a plane again that was killed, on its data and address.

@@ -25,6 +25,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/internal/quick"
 	"atoll.dev/local"
 	"atoll.dev/test/testsite"
 )
@@ -46,9 +47,7 @@ var binaries struct {
 // Bin finds the programs. With -short, as "make quick" runs tests, it skips the test, which needs them.
 func Bin(t testing.TB) (atoll, kubectl string) {
 	t.Helper()
-	if testing.Short() {
-		t.Skip("needs a region, which -short leaves out")
-	}
+	quick.LeavesOut(t, "needs a region")
 	binaries.once.Do(func() {
 		kube := os.Getenv("ATOLL_KUBE_BIN")
 		if kube == "" {
