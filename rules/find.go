@@ -183,6 +183,9 @@ func (n filterNode) find(w *walker, in []any) ([]any, error) {
 		if !ok {
 			return nil, fmt.Errorf("%T is not array or slice and cannot be filtered", v)
 		}
+		if err := w.charge(len(list)); err != nil { // a condition without nodes, (@), charges nothing
+			return nil, err
+		}
 		for _, item := range list {
 			pass, err := n.matches(w, item)
 			if err != nil {
