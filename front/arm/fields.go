@@ -3,6 +3,7 @@ package arm
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -12,7 +13,8 @@ import (
 
 // clusterFields are the properties of hcpOpenShiftClusters. What this region cannot do is refused and
 // not stored without effect, where a customer relies on it for protection: private endpoints,
-// authorized networks, keys of the customer.
+// authorized networks, keys of the customer. autoscaling and clusterImageRegistry are stored so that clients
+// read what they wrote; they have no effect, because the region scales no node pools and runs no registry.
 var clusterFields = []field{
 	{name: "version", kind: object, since: always, members: []field{
 		{name: "id", since: always, updatableSince: v20251223, keptIfAbsent: true, check: matches(minorPattern, "1.36")},
@@ -53,7 +55,21 @@ var clusterFields = []field{
 		{name: "dataEncryption", kind: object, since: always, members: []field{
 			{name: "keyManagementMode", since: always, visibility: createOnly, fallback: "PlatformManaged",
 				check: oneOf("PlatformManaged")},
+			{name: "customerManaged", kind: anything, since: always, check: absent("this region encrypts with its own keys; " +
+				"keyManagementMode is PlatformManaged")},
 		}},
+	}},
+	{name: "autoscaling", kind: object, since: always, members: []field{
+		{name: "maxNodesTotal", kind: integer, since: always, check: between(0, 500)},
+		{name: "maxPodGracePeriodSeconds", kind: integer, since: always, fallback: json.Number("600"),
+			check: between(1, math.MaxInt32)},
+		{name: "maxNodeProvisionTimeSeconds", kind: integer, since: always, fallback: json.Number("900"),
+			check: between(1, math.MaxInt32)},
+		{name: "podPriorityThreshold", kind: integer, since: always, fallback: json.Number("-10"),
+			check: between(math.MinInt32, math.MaxInt32)},
+	}},
+	{name: "clusterImageRegistry", kind: object, since: always, members: []field{
+		{name: "state", since: always, visibility: createOnly, check: oneOf("Enabled", "Disabled")},
 	}},
 	{name: "nodeDrainTimeoutMinutes", kind: integer, since: always, check: between(0, 10080)},
 	{name: "imageDigestMirrors", kind: list, since: v20251223, check: maxItems(240), members: []field{
@@ -85,6 +101,7 @@ var poolFields = []field{
 				check: between(64, 4095)},
 			{name: "diskStorageAccountType", since: always, visibility: createOnly, fallback: "Premium_LRS",
 				check: oneOf("Premium_LRS", "StandardSSD_LRS", "Standard_LRS")},
+			{name: "encryptionSetId", since: always, check: absent("this region's nodes have no disks to encrypt")},
 			{name: "diskType", since: v20251223, visibility: createOnly, fallback: "Managed", check: oneOf("Managed",
 				"Ephemeral")},
 		}},

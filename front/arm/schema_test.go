@@ -99,6 +99,39 @@ func draw(t *rapid.T, fields []field) map[string]any {
 	return values
 }
 
+// TestKeysOfTheCustomerAreRefused checks that a body which names a key or a set of keys is refused in every
+// api-version, also where it leaves out the mode. Before, the region stored the resource without the key.
+func TestKeysOfTheCustomerAreRefused(t *testing.T) {
+	key := map[string]any{"etcd": map[string]any{"dataEncryption": map[string]any{
+		"customerManaged": map[string]any{"encryptionType": "KMS"}}}}
+	set := map[string]any{"platform": map[string]any{"osDisk": map[string]any{"encryptionSetId": "/subscriptions/s"}}}
+	for v := range versions {
+		for target, read := range map[string]func(*bodyReader){
+			"etcd.dataEncryption.customerManaged": func(r *bodyReader) { r.readObject("", clusterFields, key, nil) },
+			"platform.osDisk.encryptionSetId":     func(r *bodyReader) { r.readObject("", poolFields, set, nil) },
+		} {
+			reader := bodyReader{version: version(v), isNew: true}
+			read(&reader)
+			if !slices.ContainsFunc(reader.problems, func(p problem) bool { return p.target == target }) {
+				t.Errorf("%s: %s is not refused: %v", versions[v], target, reader.problems)
+			}
+		}
+	}
+}
+
+// TestAutoscalingOfAClusterIsShownAsWritten checks that a client reads the members of autoscaling that it wrote, with
+// the published defaults of the others.
+func TestAutoscalingOfAClusterIsShownAsWritten(t *testing.T) {
+	reader := bodyReader{isNew: true}
+	stored := reader.readObject("", clusterFields, map[string]any{"autoscaling": map[string]any{
+		"maxNodesTotal": json.Number("9")}}, nil)
+	want := map[string]any{"maxNodesTotal": json.Number("9"), "maxPodGracePeriodSeconds": json.Number("600"),
+		"maxNodeProvisionTimeSeconds": json.Number("900"), "podPriorityThreshold": json.Number("-10")}
+	if got := reader.version.visibleFields(clusterFields, stored)["autoscaling"]; !jsonvalue.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
+	}
+}
+
 // TestSizesOfAzureBecomeInstanceTypes checks sizes with and without suffixes.
 func TestSizesOfAzureBecomeInstanceTypes(t *testing.T) {
 	for size, want := range map[string]string{"Standard_D8s_v3": "m6a.2xlarge", "Standard_E4as_v5": "r6a.xlarge",
