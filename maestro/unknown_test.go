@@ -89,6 +89,45 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 	}
 }
 
+// TestI6AWorkThatWasDeletedAsUnknownIsCreatedAgain: an operator deletes an unknown work, and its source creates it
+// again. The new work has a generation above the deleted one, because the agent refuses orders up to that generation for
+// minutes after it has deleted the work.
+func TestI6AWorkThatWasDeletedAsUnknownIsCreatedAgain(t *testing.T) {
+	t.Parallel()
+	site := newSite(t)
+	m := site.start()
+	m.consumer("mc1")
+	agent := site.agent("mc1")
+	agent.mu.Lock()
+	agent.works["w1"] = &agentWork{generation: 9, data: specData(configMap("w1", "old")),
+		status: []byte(`{"conditions":[]}`), hash: "x"}
+	agent.mu.Unlock()
+	agent.resync(t.Context())
+	eventually(t, "the work is reported as unknown", func() error {
+		if l := m.listUnknown(""); l.Total != 1 {
+			return fmt.Errorf("%+v", l)
+		}
+		return nil
+	})
+	m.want(http.StatusNoContent, "DELETE", "/api/maestro/v1/unknown-works/mc1/w1?reason=not+wanted", "")
+	eventually(t, "the agent has deleted it", func() error {
+		if generation, _ := agent.holds("w1"); generation != 0 {
+			return fmt.Errorf("it holds generation %d", generation)
+		}
+		return nil
+	})
+	src := m.source()
+	src.create("mc1", "w1", "new")
+	agent.awaitValue("w1", "new")
+	m.awaitAllObserved(1)
+	if generation, _ := agent.holds("w1"); generation != 10 {
+		t.Errorf("the new work has generation %d, want 10: the deletion had 9", generation)
+	}
+	if b := m.bundle("w1"); b.Version != 1 || b.Status.ObservedVersion != 1 {
+		t.Errorf("version %d, observed %d: the source has created it once", b.Version, b.Status.ObservedVersion)
+	}
+}
+
 // TestI9ARestoredWorkIsDeletedAgain: when an agent restores a deleted work from an old message or a
 // backup, Maestro sends the deletion again.
 func TestI9ARestoredWorkIsDeletedAgain(t *testing.T) {

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
@@ -124,4 +125,17 @@ func (l *Ledger) AdoptionsWanted(ctx context.Context, consumer work.Consumer) (i
 		return err
 	})
 	return ids, err
+}
+
+// DeletedGeneration locks the tombstone of a work, and returns the generation at which its agent was ordered to delete
+// it; 0 without a tombstone. A new bundle of this id must have a later generation: the deletion of an unknown work has
+// its agent's generation, which no document of the store continues, and the agent refuses orders up to that generation
+// for minutes after the deletion.
+func DeletedGeneration(ctx context.Context, tx *store.Tx, id work.ID) (generation int64, err error) {
+	err = tx.QueryRow(ctx, `select wanted from ledger where id = $1 and gone_at is not null for no key update`, id).
+		Scan(&generation)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
+		return 0, fmt.Errorf("reading the tombstone of %s: %w", id, err)
+	}
+	return generation, nil
 }

@@ -68,7 +68,14 @@ func (w *Writer) create(ctx context.Context, tx *store.Tx, r bundle.Spec) (versi
 		return 0, err
 	}
 	r.Offset = bundle.FirstOffset(d.Generation)
+	deleted, err := ledger.DeletedGeneration(ctx, tx, r.ID)
+	if err != nil {
+		return 0, err
+	}
 	if err := ledger.RecordOrder(ctx, tx, d, r); err != nil {
+		return 0, err
+	}
+	if d, _, err = RaiseGeneration(ctx, tx, d, deleted); err != nil {
 		return 0, err
 	}
 	d, err = adopt(ctx, tx, d)
