@@ -90,7 +90,8 @@ func TestI8AnOlderDatabaseGoesAboveItsAgents(t *testing.T) {
 }
 
 // TestI6AWorkThatWasDeletedAsUnknownIsCreatedAgain: an operator deletes an unknown work, and its source creates it
-// again. The new work has a generation above the deleted one, because the agent refuses orders up to that generation for
+// again. The new work has a generation above the deleted one, because the agent refuses orders up to that
+// generation for
 // minutes after it has deleted the work.
 func TestI6AWorkThatWasDeletedAsUnknownIsCreatedAgain(t *testing.T) {
 	t.Parallel()
