@@ -27,7 +27,7 @@ const (
 	auditLook   = time.Second
 )
 
-// A supersededError is [ErrSuperseded] for a certificate whose line was revoked thereby.
+// A supersededError is the [ErrSuperseded] of a request that made the CA revoke a line.
 type supersededError struct {
 	name    Name
 	revoked int // keys of the line
@@ -39,11 +39,11 @@ func (e *supersededError) Error() string {
 
 func (e *supersededError) Is(target error) bool { return target == ErrSuperseded }
 
-// alarm revokes the line of a superseded key that was used again, and writes an audit
-// record. Two have the key, and the CA cannot know which of them is honest; so both must
-// join again. It returns a *supersededError, or the error that kept it from revoking. The
+// revokeCopiedLine revokes the line of a superseded key that was used again, and writes an audit
+// record. Two processes have the key, and the CA cannot know which of them copied it; so both
+// must join again. It returns a *supersededError, or the error that kept it from revoking. The
 // caller holds the lock.
-func (ca *CA) alarm(lines lineRecord, as applicant, key string) error {
+func (ca *CA) revokeCopiedLine(lines lineRecord, as applicant, key string) error {
 	line := lines.lineOf(key)
 	// The record comes first: a kill between the two repeats the record, and loses none.
 	if err := ca.appendAudit(audit.Change{
@@ -60,11 +60,12 @@ func (ca *CA) alarm(lines lineRecord, as applicant, key string) error {
 	return &supersededError{as.name, len(line)}
 }
 
-// alarmIfAbandoned returns refused, the error of an applicant's authentication, or that of an alarm. A certificate that
-// was revoked unused, because another key was confirmed in its place, has a holder if it is shown: so two have the key
-// by which both were requested, and the one who confirmed may be the thief. There is one alarm, as nothing of the line
-// is left to revoke after it. The caller holds the lock.
-func (ca *CA) alarmIfAbandoned(as applicant, refused error) error {
+// revokeIfAbandoned revokes the line of an applicant's certificate, and returns a *supersededError, when the
+// certificate was abandoned: revoked unused, because another key was confirmed in its place. A process that shows an
+// abandoned certificate got it by the key with which both were requested. So two processes have that key, and the
+// confirmed one may be the thief. In all other cases, also when nothing of the line is in use, it returns refused, the
+// error of the applicant's authentication, or the error of a record that cannot be read. The caller holds the lock.
+func (ca *CA) revokeIfAbandoned(as applicant, refused error) error {
 	if !errors.Is(refused, ErrRevoked) || as.by == nil {
 		return refused
 	}
@@ -95,7 +96,7 @@ func (ca *CA) alarmIfAbandoned(as applicant, refused error) error {
 	if revoked.Barred || !isInUse {
 		return refused
 	}
-	return ca.alarm(lines, as, key)
+	return ca.revokeCopiedLine(lines, as, key)
 }
 
 // appendAudit appends a record to the CA's audit file. The caller holds the lock.

@@ -129,8 +129,8 @@ func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		knowCRL(t, ca, server)
-		number := server.guard.number()
-		if news, err := server.acceptCRL(t.Context(), old); news || err != nil || server.guard.number() != number {
+		number := server.guard.listNumber()
+		if news, err := server.acceptCRL(t.Context(), old); news || err != nil || server.guard.listNumber() != number {
 			t.Errorf("an older list is taken: %v %v", news, err)
 		}
 		server.ServerTLS(CertificateRequired)

@@ -33,7 +33,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant
 	defer unlock()
 	as, err := authenticate()
 	if err != nil {
-		return as.name, nil, ca.alarmIfAbandoned(as, err)
+		return as.name, nil, ca.revokeIfAbandoned(as, err)
 	}
 	name := as.name
 	revoked, err := readRecord[revokedRecord](ca.dir, revokedDir, name)
@@ -75,7 +75,7 @@ func (ca *CA) followLine(lines *lineRecord, as applicant, next string) (parent s
 	}
 	err = lines.checkRenewal(parent, next)
 	if errors.Is(err, ErrSuperseded) {
-		return parent, ca.alarm(*lines, as, parent)
+		return parent, ca.revokeCopiedLine(*lines, as, parent)
 	}
 	if err != nil {
 		return parent, err
@@ -128,7 +128,7 @@ func (ca *CA) confirm(authenticate func() (applicant, error)) (Name, error) {
 	defer unlock()
 	as, err := authenticate()
 	if err != nil {
-		return as.name, ca.alarmIfAbandoned(as, err)
+		return as.name, ca.revokeIfAbandoned(as, err)
 	}
 	lines, err := readRecord[lineRecord](ca.dir, linesDir, as.name)
 	if err != nil {
@@ -139,7 +139,7 @@ func (ca *CA) confirm(authenticate func() (applicant, error)) (Name, error) {
 		return as.name, err
 	}
 	if lines.isSuperseded(hash) {
-		return as.name, ca.alarm(lines, as, hash)
+		return as.name, ca.revokeCopiedLine(lines, as, hash)
 	}
 	if have := lines.find(hash); have != nil && have.Confirmed {
 		return as.name, nil

@@ -86,8 +86,8 @@ func (g *guard) isRevoked(cert *x509.Certificate) bool {
 	return g.revoked[cert.SerialNumber.String()]
 }
 
-// number returns the number of the list, "" when there is none.
-func (g *guard) number() string {
+// listNumber returns the number of the list, "" when there is none.
+func (g *guard) listNumber() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.list == nil {
@@ -252,7 +252,7 @@ func (id *Identity) followCRL(ctx context.Context) {
 // fetchCRL asks the signing service for a list newer than the present one, waits for the
 // answer, and reports whether a newer list was accepted.
 func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (accepted bool, err error) {
-	target := strings.TrimSuffix(id.o.URL, "/") + "/v1/crl?after=" + url.QueryEscape(id.guard.number())
+	target := strings.TrimSuffix(id.o.URL, "/") + "/v1/crl?after=" + url.QueryEscape(id.guard.listNumber())
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
 	if err != nil {
 		return false, err

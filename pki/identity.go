@@ -325,9 +325,9 @@ func (id *Identity) checkRevoked(cert *x509.Certificate) error {
 		"(`atoll pki token`, for an agent `atoll mc join-token`), and start the process again", id.o.Name)
 }
 
-// noteRefusal remembers that the CA refused cert, if err says that it is revoked or
+// recordRefusal records that the CA refused cert, if err says that it is revoked or
 // superseded.
-func (id *Identity) noteRefusal(cert *x509.Certificate, err error) {
+func (id *Identity) recordRefusal(cert *x509.Certificate, err error) {
 	if r, ok := errors.AsType[*refusal](err); ok && (r.code == codeRevoked || r.code == codeSuperseded) {
 		id.refused.Store(cert)
 	}

@@ -84,7 +84,7 @@ func (id *Identity) renewByCertificate(ctx context.Context) error {
 	present := id.Certificate()
 	cert, err := id.requestCertificate(ctx, key, "")
 	if err != nil {
-		id.noteRefusal(present, err)
+		id.recordRefusal(present, err)
 		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
 			return errors.Join(err, removeFile(id.o.Dir, renewalFile)) // nothing was signed for this key
 		}
@@ -129,7 +129,7 @@ func (id *Identity) confirm(ctx context.Context) error {
 		// A signing service of an earlier version: the next renewal confirms.
 	case status != http.StatusNoContent:
 		err = decodeRefusal(status, answer)
-		id.noteRefusal(id.Certificate(), err)
+		id.recordRefusal(id.Certificate(), err)
 		if r, ok := errors.AsType[*refusal](err); !ok || !r.isFinal() {
 			return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
 		}
@@ -159,7 +159,7 @@ func (id *Identity) keepConfirmed(ctx context.Context) {
 }
 
 // renewAt returns the time at which two thirds of a certificate's life are over. The
-// life is counted from the time of issue: NotBefore lies skew before it, so a life that
+// life is counted from the time of issue: NotBefore lies skew before it, and a life
 // shorter than half of skew would be due for renewal at once.
 func renewAt(c *x509.Certificate) time.Time {
 	issued := c.NotBefore.Add(skew)

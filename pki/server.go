@@ -105,9 +105,9 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 	return rest.Observe(rest.Options{Log: log}, mux)
 }
 
-// presented returns the holder of the client certificate of a request as an applicant, if
+// certificateHolder returns the holder of the client certificate of a request as an applicant, if
 // the certificate may be renewed.
-func (s *Server) presented(r *http.Request) (applicant, error) {
+func (s *Server) certificateHolder(r *http.Request) (applicant, error) {
 	if len(r.TLS.PeerCertificates) == 0 {
 		return applicant{}, ErrNoPeer
 	}
@@ -254,8 +254,8 @@ func parseSignRequest(body []byte) (SignRequest, *x509.CertificateRequest, error
 // sign authenticates a request and issues its certificate. It validates the request
 // first, so that no token is redeemed for a request that cannot be signed.
 func (s *Server) sign(r *http.Request) (SignResponse, error) {
-	holder, shown := s.presented(r)
-	if err := s.checkFailures(r, shown); err != nil {
+	holder, shown := s.certificateHolder(r)
+	if err := s.limitFailures(r, shown); err != nil {
 		return SignResponse{}, err
 	}
 	body, err := rest.ReadBody(r, maxSignBody)
@@ -277,7 +277,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 			name, err := s.ca.redeem(req.Token, hash, want)
 			return applicant{name: name, validity: s.ca.validity()}, err
 		case shown == nil:
-			holder, shown = s.presented(r) // again with the CA locked: it may have been revoked since
+			holder, shown = s.certificateHolder(r) // again with the CA locked: it may have been revoked since
 		}
 		if shown == nil && want != "" && want != holder.name {
 			return applicant{}, fmt.Errorf("%w: the certificate is that of %q, not of %q", ErrWrongName, holder.name, want)
@@ -293,22 +293,22 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 // confirm records that the holder of the shown certificate uses it. A request without one, or with one that is not of
 // this CA, is refused before it locks the CA.
 func (s *Server) confirm(r *http.Request) error {
-	_, shown := s.presented(r)
-	if err := s.checkFailures(r, shown); err != nil {
+	_, shown := s.certificateHolder(r)
+	if err := s.limitFailures(r, shown); err != nil {
 		return err
 	}
 	if shown != nil && !errors.Is(shown, ErrRevoked) {
 		return refuse(shown)
 	}
-	if _, err := s.ca.confirm(func() (applicant, error) { return s.presented(r) }); err != nil {
+	if _, err := s.ca.confirm(func() (applicant, error) { return s.certificateHolder(r) }); err != nil {
 		return refuse(err)
 	}
 	return nil
 }
 
-// checkFailures returns an error for a request without a valid certificate from an address from which too many requests
-// have failed. shown is the error of presented.
-func (s *Server) checkFailures(r *http.Request, shown error) error {
+// limitFailures returns an error for a request without a valid certificate from an address from which too many requests
+// have failed. shown is the error of certificateHolder.
+func (s *Server) limitFailures(r *http.Request, shown error) error {
 	if shown == nil || s.failed.allow(r.RemoteAddr) {
 		return nil
 	}

@@ -42,9 +42,10 @@ type Options struct {
 	// Continued is called once if StateFile has the state of an earlier run. It may be nil.
 	Continued func(begun time.Time)
 
-	// Restored is called once, when all consumers exist again. Looked is called after each comparison. Both may be nil.
-	Restored func(Report)
-	Looked   func(r Report, since time.Duration)
+	// ConsumersRestored is called once, when all consumers exist again. Compared is called after each comparison with
+	// the time since the beginning of this run. Both may be nil.
+	ConsumersRestored func(Report)
+	Compared          func(r Report, sinceBegin time.Duration)
 }
 
 // Report is the progress of a rebuild.
@@ -54,8 +55,8 @@ type Report struct {
 		Created int `json:"created"` // by this run
 	} `json:"consumers"`
 	Resources struct {
-		Known  int `json:"known"` // resources that require adapters
-		Looked int `json:"looked_at"`
+		Known    int `json:"known"`     // resources that require adapters
+		Restored int `json:"looked_at"` // resources that the rebuild does not wait for any more
 	} `json:"resources"`
 	Works struct {
 		Present int `json:"present"` // works in Maestro's database
@@ -71,7 +72,7 @@ type Wait struct {
 	Kind string `json:"kind"`
 	ID   string `json:"id,omitempty"`
 	Name string `json:"name"`
-	What string `json:"what"`
+	What string `json:"what"` // what is missing, as a sentence
 }
 
 // Rebuild restores an emptied database of Maestro. It creates a consumer for each ManagementCluster of CLM, asks all
@@ -104,7 +105,7 @@ func (r *rebuild) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// A resource was reconciled again when its report is newer than the one in before.
+	// A resource is reconciled again when its oldest required report is newer than in before.
 	before, err := r.listResources(ctx)
 	if err != nil {
 		return err
@@ -127,8 +128,8 @@ func (r *rebuild) run(ctx context.Context) error {
 		began, silent := time.Now(), r.silentAgents
 		err := r.compare(ctx, before, clusters)
 		if err == nil {
-			if r.Looked != nil {
-				r.Looked(r.report, time.Since(begun))
+			if r.Compared != nil {
+				r.Compared(r.report, time.Since(begun))
 			}
 			if r.report.Done = len(r.report.Waiting) == 0; r.report.Done {
 				return errors.Join(r.removeState(), r.listUnknownWorks(ctx))
@@ -221,8 +222,8 @@ func (r *rebuild) createConsumers(ctx context.Context) ([]string, error) {
 		}
 		r.report.Consumers.Created++
 	}
-	if r.Restored != nil {
-		r.Restored(r.report)
+	if r.ConsumersRestored != nil {
+		r.ConsumersRestored(r.report)
 	}
 	return names, nil
 }
@@ -264,7 +265,7 @@ func (r *rebuild) listResources(ctx context.Context) (map[string]clm.Resource, e
 	return found, nil
 }
 
-// compare updates the report by the present state of CLM and Maestro.
+// compare reads CLM and Maestro, and updates the report: the resources and agents that the rebuild still waits for.
 func (r *rebuild) compare(ctx context.Context, before map[string]clm.Resource, clusters []string) error {
 	now, err := r.listResources(ctx)
 	if err != nil {
@@ -284,7 +285,7 @@ func (r *rebuild) compare(ctx context.Context, before map[string]clm.Resource, c
 	}
 	waiting := unreconciled(before, now)
 	r.report.Resources.Known = len(before)
-	r.report.Resources.Looked = len(before) - len(waiting)
+	r.report.Resources.Restored = len(before) - len(waiting)
 	r.report.Works.Present, r.report.Works.Unknown = int(list.Total), 0
 	for _, consumer := range consumers {
 		r.report.Works.Unknown += consumer.UnknownWorks

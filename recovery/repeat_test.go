@@ -140,7 +140,7 @@ func TestI8ASecondRunComparesWithTheStateBeforeTheLoss(t *testing.T) {
 	o := g.options(t)
 	o.StateFile = filepath.Join(t.TempDir(), "rebuild.json")
 	ctx, stop := context.WithCancel(t.Context())
-	o.Looked = func(Report, time.Duration) { stop() }
+	o.Compared = func(Report, time.Duration) { stop() }
 	if _, err := Rebuild(ctx, o); !errors.Is(err, context.Canceled) {
 		t.Fatalf("the first run: %v", err)
 	}
@@ -151,7 +151,7 @@ func TestI8ASecondRunComparesWithTheStateBeforeTheLoss(t *testing.T) {
 	var waited []Wait
 	var continued time.Time
 	o.Continued = func(begun time.Time) { continued = begun }
-	o.Looked = func(r Report, _ time.Duration) {
+	o.Compared = func(r Report, _ time.Duration) {
 		waited = append(waited, r.Waiting...)
 		g.mu.Lock()
 		g.isBroken = false // the adapters have restored it
@@ -171,7 +171,7 @@ func TestI8ASecondRunComparesWithTheStateBeforeTheLoss(t *testing.T) {
 	g.mu.Lock()
 	g.isBroken = true // for another reason, after the rebuild
 	g.mu.Unlock()
-	o.Looked = nil
+	o.Compared = nil
 	if report, err := Rebuild(t.Context(), o); err != nil || !report.Done {
 		t.Errorf("a rebuild of its own: %v; %+v", err, report)
 	}

@@ -22,7 +22,7 @@ var (
 	ErrInterrupted = errors.New("operation interrupted")
 )
 
-// CompileError has the problems of an expression: one line for each, followed by its place.
+// CompileError has the problems of an expression: a line for each problem, and after it the lines that show its place.
 type CompileError struct{ Issues string }
 
 func (e *CompileError) Error() string { return e.Issues }
@@ -100,10 +100,10 @@ func NewEnv(o Options) (*Env, error) {
 	for name, t := range o.Variables {
 		opts = append(opts, cel.Variable(name, t.cel()))
 	}
-	for _, f := range append(guarded(), o.Functions...) {
+	for _, f := range append(boundedFunctions(), o.Functions...) {
 		opts = append(opts, f.option())
-		if f.macro() {
-			opts = append(opts, cel.Macros(f.expansion()))
+		if f.isMacro() {
+			opts = append(opts, cel.Macros(f.newMacro()))
 		}
 	}
 	env, err := cel.NewEnv(opts...)
@@ -124,7 +124,7 @@ type Program struct {
 // Compile compiles an expression whose result can have the wanted type; where the type depends on
 // values, Eval checks it. The error is a *CompileError for a wrong expression.
 func (e *Env) Compile(expression string, want Type) (p *Program, err error) {
-	defer recovered(&err)
+	defer panicToError(&err)
 	checked, issues := e.env.Compile(expression)
 	if issues.Err() != nil {
 		return nil, &CompileError{issues.Err().Error()}
@@ -158,7 +158,7 @@ type Result struct {
 // context's cause, ErrAbsent, or another failure of the expression. The result has the cost also
 // with an error.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (r Result, err error) {
-	defer recovered(&err)
+	defer panicToError(&err)
 	if ctx.Err() != nil { // comprehensions check the context only every interruptEvery rounds
 		return r, fmt.Errorf("%w: %w", ErrInterrupted, context.Cause(ctx))
 	}
@@ -169,7 +169,7 @@ func (p *Program) Eval(ctx context.Context, vars map[string]any) (r Result, err 
 	if err != nil {
 		return r, evalError(ctx, err)
 	}
-	if r.Value, err = native(out); err != nil {
+	if r.Value, err = toJSONValue(out); err != nil {
 		return r, err
 	}
 	if !p.want.holds(r.Value) {
@@ -191,7 +191,7 @@ func evalError(ctx context.Context, err error) error {
 	return err
 }
 
-// absence is an error that is ErrAbsent and keeps the words of cel-go.
+// absence is ErrAbsent with the text of an error of cel-go.
 type absence struct{ error }
 
 func (absence) Is(target error) bool { return target == ErrAbsent }
@@ -211,48 +211,48 @@ func isAbsence(err error) bool {
 	return false
 }
 
-// recovered turns a panic of cel-go into an error.
-func recovered(err *error) {
+// panicToError turns a panic of cel-go into an error.
+func panicToError(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("rules: internal error: %v", r)
 	}
 }
 
-// references collects the variables that an expression reads.
-func references(e ast.Expr, bound map[string]int, found map[string]bool) {
+// collectVariables adds to found the variables that an expression reads.
+func collectVariables(e ast.Expr, bound map[string]int, found map[string]bool) {
 	switch e.Kind() {
 	case ast.IdentKind:
-		// A name with a dot is the variable itself, although one of a comprehension has its name.
+		// A leading dot names the variable of the environment, also where a comprehension has a variable of that name.
 		if name, global := strings.CutPrefix(e.AsIdent(), "."); global || bound[name] == 0 {
 			found[name] = true
 		}
 	case ast.SelectKind:
-		references(e.AsSelect().Operand(), bound, found)
+		collectVariables(e.AsSelect().Operand(), bound, found)
 	case ast.CallKind:
 		c := e.AsCall()
 		if c.IsMemberFunction() {
-			references(c.Target(), bound, found)
+			collectVariables(c.Target(), bound, found)
 		}
 		for _, a := range c.Args() {
-			references(a, bound, found)
+			collectVariables(a, bound, found)
 		}
 	case ast.ListKind:
 		for _, x := range e.AsList().Elements() {
-			references(x, bound, found)
+			collectVariables(x, bound, found)
 		}
 	case ast.MapKind:
 		for _, x := range e.AsMap().Entries() {
-			references(x.AsMapEntry().Key(), bound, found)
-			references(x.AsMapEntry().Value(), bound, found)
+			collectVariables(x.AsMapEntry().Key(), bound, found)
+			collectVariables(x.AsMapEntry().Value(), bound, found)
 		}
 	case ast.StructKind:
 		for _, x := range e.AsStruct().Fields() {
-			references(x.AsStructField().Value(), bound, found)
+			collectVariables(x.AsStructField().Value(), bound, found)
 		}
 	case ast.ComprehensionKind:
 		c := e.AsComprehension()
-		references(c.IterRange(), bound, found)
-		references(c.AccuInit(), bound, found)
+		collectVariables(c.IterRange(), bound, found)
+		collectVariables(c.AccuInit(), bound, found)
 		names := []string{c.IterVar(), c.AccuVar()}
 		if c.HasIterVar2() {
 			names = append(names, c.IterVar2())
@@ -260,9 +260,9 @@ func references(e ast.Expr, bound map[string]int, found map[string]bool) {
 		for _, n := range names {
 			bound[n]++
 		}
-		references(c.LoopCondition(), bound, found)
-		references(c.LoopStep(), bound, found)
-		references(c.Result(), bound, found)
+		collectVariables(c.LoopCondition(), bound, found)
+		collectVariables(c.LoopStep(), bound, found)
+		collectVariables(c.Result(), bound, found)
 		for _, n := range names {
 			bound[n]--
 		}

@@ -4,8 +4,8 @@
 // goroutines, over values as encoding/json or Kubernetes' unstructured objects
 // have them (nil, bool, int64, float64, string, []any, map[string]any), which
 // are read in place and never copied or changed. Whatever the text or the
-// value, an evaluation ends: it has a limit of cost, it heeds its context, and
-// a panic inside is an error outside.
+// value, an evaluation ends: its cost is limited, an expression ends with its
+// context, and a panic becomes an error.
 //
 // An [Env] has the variables and functions that expressions may use; it makes
 // [Program]s, or [Params]: expressions that have names and may use each

@@ -14,15 +14,14 @@ import (
 // CompileLoose compiles an expression that was written for an evaluator without type checks. It is
 // Compile, but
 //
-//   - undeclared names are variables of any type; it returns them, sorted. An evaluation that reads
-//     one
-//     without a value fails with ErrAbsent.
+//   - undeclared names are variables of any type; CompileLoose returns them, sorted. An evaluation
+//     that reads such a variable without a value fails with ErrAbsent.
 //   - the arms of a condition may be of different types.
 //   - whole numbers and literal fractions may be mixed in arithmetic.
 //
 // The error is a *CompileError for a wrong expression.
 func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, err error) {
-	defer recovered(&err)
+	defer panicToError(&err)
 	parsed, issues := e.env.Parse(expression)
 	if issues.Err() != nil {
 		return nil, nil, &CompileError{issues.Err().Error()}
@@ -41,7 +40,7 @@ func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, 
 	convertBesideFractions(parsed.NativeRep())
 	checked, issues := env.Check(parsed)
 	if issues.Err() != nil {
-		forgetTypes(parsed.NativeRep())
+		allowMixedTypes(parsed.NativeRep())
 		if checked, _ = env.Check(parsed); checked == nil {
 			return nil, undeclared, &CompileError{issues.Err().Error()}
 		}
@@ -53,7 +52,7 @@ func (e *Env) CompileLoose(expression string) (p *Program, undeclared []string, 
 // undeclared returns the undeclared variables that an expression reads.
 func (e *Env) undeclared(root ast.Expr) []string {
 	found := map[string]bool{}
-	references(root, map[string]int{}, found)
+	collectVariables(root, map[string]int{}, found)
 	ast.PostOrderVisit(root, ast.NewExprVisitor(func(x ast.Expr) {
 		if x.Kind() != ast.CallKind || !x.AsCall().IsMemberFunction() || x.AsCall().Target().Kind() != ast.IdentKind {
 			return
@@ -122,9 +121,9 @@ func convertBesideFractions(tree *ast.AST) {
 	})
 }
 
-// forgetTypes wraps the arms of conditions and the sides of comparisons in dyn(), so that their types
+// allowMixedTypes wraps the arms of conditions and the sides of comparisons in dyn(), so that their types
 // may differ.
-func forgetTypes(tree *ast.AST) {
+func allowMixedTypes(tree *ast.AST) {
 	rewriteCalls(tree, func(r *rewriter, function string, args []ast.Expr) bool {
 		switch function {
 		case operators.Conditional:

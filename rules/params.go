@@ -29,7 +29,7 @@ type param struct {
 // Params compiles definitions. It returns an error when a name comes twice, hides a
 // variable, or depends on itself; the error names the definition.
 func (e *Env) Params(defs []Definition) (_ *Params, err error) {
-	defer recovered(&err)
+	defer panicToError(&err)
 	parsed := map[string]*cel.Ast{}
 	needs := map[string]map[string]bool{}
 	for _, d := range defs {
@@ -42,9 +42,9 @@ func (e *Env) Params(defs []Definition) (_ *Params, err error) {
 		}
 		parsed[d.Name] = tree
 		needs[d.Name] = map[string]bool{}
-		references(tree.NativeRep().Expr(), map[string]int{}, needs[d.Name])
+		collectVariables(tree.NativeRep().Expr(), map[string]int{}, needs[d.Name])
 	}
-	order, err := inOrder(defs, needs)
+	order, err := sortByDependency(defs, needs)
 	if err != nil {
 		return nil, err
 	}
@@ -69,9 +69,9 @@ func (e *Env) isDeclared(name string) bool {
 	return slices.ContainsFunc(e.env.Variables(), func(v *decls.VariableDecl) bool { return v.Name() == name })
 }
 
-// inOrder sorts definitions so that each follows those that it reads; otherwise they keep their
+// sortByDependency sorts definitions so that each follows those that it reads; otherwise they keep their
 // order.
-func inOrder(defs []Definition, needs map[string]map[string]bool) ([]Definition, error) {
+func sortByDependency(defs []Definition, needs map[string]map[string]bool) ([]Definition, error) {
 	var order []Definition
 	done := map[string]bool{}
 	for len(order) < len(defs) {

@@ -50,7 +50,7 @@ func ParsePath(text string) (*Path, error) {
 // String is the path as it was written.
 func (p *Path) String() string { return p.text }
 
-// node is one step of a path: values in, values out.
+// node is one step of a path. find returns the values that the step selects in the given values.
 type node interface {
 	find(*walker, []any) ([]any, error)
 }
@@ -69,7 +69,7 @@ type (
 	}
 	filterNode struct {
 		left, right []node
-		op          string // "" asks whether left exists
+		op          string // "": the item matches when it has the path left
 	}
 )
 
@@ -92,7 +92,7 @@ func parseAction(text string) ([]node, error) {
 			return p.out, nil
 		case r == '\r' || r == '\n':
 			err = errors.New("unclosed action")
-		case r == ' ' || r == '@' || r == '$': // where the walk stands anyway
+		case r == ' ' || r == '@' || r == '$': // the value that the path has reached: no node
 		case strings.HasPrefix(rest, "[?("):
 			p.pos += len("?(")
 			err = p.parseFilter()

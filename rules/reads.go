@@ -47,7 +47,7 @@ func (r *Reads) Add(more Reads) {
 func (p *Program) Reads(variable string, lookups ...string) Reads {
 	w := readsWalk{variable: variable, found: Reads{members: map[string]bool{}}}
 	for _, name := range lookups {
-		w.lookups = append(w.lookups, Function{Name: name, hidden: true}.internal())
+		w.lookups = append(w.lookups, Function{Name: name, hidden: true}.declaredName())
 	}
 	w.walk(p.tree)
 	return w.found
@@ -56,7 +56,7 @@ func (p *Program) Reads(variable string, lookups ...string) Reads {
 // Uses reports whether the expression reads a variable.
 func (p *Program) Uses(variable string) bool {
 	found := map[string]bool{}
-	references(p.tree, map[string]int{}, found)
+	collectVariables(p.tree, map[string]int{}, found)
 	return found[variable]
 }
 

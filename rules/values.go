@@ -30,12 +30,12 @@ type Function struct {
 	hidden bool
 }
 
-func (f Function) macro() bool { return len(f.With) > 0 || f.hidden }
+func (f Function) isMacro() bool { return len(f.With) > 0 || f.hidden }
 
-// internal returns the name of the declared function; that of a macro cannot be written in
+// declaredName returns the name of the declared function; that of a macro cannot be written in
 // expressions.
-func (f Function) internal() string {
-	if f.macro() {
+func (f Function) declaredName() string {
+	if f.isMacro() {
 		return "@" + f.Name
 	}
 	return f.Name
@@ -56,7 +56,7 @@ func (f Function) option() cel.EnvOption {
 	binding := cel.FunctionBinding(func(args ...ref.Val) ref.Val {
 		in := make([]any, len(args))
 		for i, a := range args {
-			v, err := native(a)
+			v, err := toJSONValue(a)
 			if err != nil {
 				return types.WrapErr(err)
 			}
@@ -69,13 +69,13 @@ func (f Function) option() cel.EnvOption {
 		return types.DefaultTypeAdapter.NativeToValue(out)
 	})
 	if f.Method && !f.hidden {
-		return cel.Function(f.internal(), cel.MemberOverload(id, params, f.Result.cel(), binding))
+		return cel.Function(f.declaredName(), cel.MemberOverload(id, params, f.Result.cel(), binding))
 	}
-	return cel.Function(f.internal(), cel.Overload(id, params, f.Result.cel(), binding))
+	return cel.Function(f.declaredName(), cel.Overload(id, params, f.Result.cel(), binding))
 }
 
-// expansion returns the macro that adds the variables of With to a call.
-func (f Function) expansion() cel.Macro {
+// newMacro returns the macro that adds the variables of With to a call.
+func (f Function) newMacro() cel.Macro {
 	expand := func(m cel.MacroExprFactory, target ast.Expr, args []ast.Expr) (ast.Expr, *cel.Error) {
 		var all []ast.Expr
 		for _, name := range f.With {
@@ -84,7 +84,7 @@ func (f Function) expansion() cel.Macro {
 		if f.Method {
 			all = append(all, target)
 		}
-		return m.NewCall(f.internal(), append(all, args...)...), nil
+		return m.NewCall(f.declaredName(), append(all, args...)...), nil
 	}
 	if f.Method {
 		return cel.ReceiverMacro(f.Name, len(f.Params)-1, expand)
@@ -98,8 +98,8 @@ const maxString = 1 << 20
 
 var errTooLong = fmt.Errorf("%w: a string of more than %d bytes", ErrCost, maxString)
 
-// guarded returns the functions that replace the extension's.
-func guarded() []Function {
+// boundedFunctions returns replace and join with a bound on their results. They replace those of cel-go's extensions.
+func boundedFunctions() []Function {
 	replace := func(args []any) (any, error) {
 		s, old, with, n := args[0].(string), args[1].(string), args[2].(string), -1
 		if len(args) > 3 {
@@ -160,18 +160,18 @@ func (estimator) CallCost(_, overload string, args []ref.Val, result ref.Val) *u
 	return &cost
 }
 
-// maxNative is the largest number of values in a result.
-const maxNative = 100_000
+// maxResultValues is the largest number of values in a result.
+const maxResultValues = 100_000
 
-// native converts a CEL value to a JSON-like one. A value that came in as a variable is not copied.
-func native(v ref.Val) (any, error) {
-	left := maxNative
-	return nativeOf(v, &left)
+// toJSONValue converts a CEL value to a JSON-like one. A value that came in as a variable is not copied.
+func toJSONValue(v ref.Val) (any, error) {
+	left := maxResultValues
+	return toJSONValueWithin(v, &left)
 }
 
-func nativeOf(v ref.Val, left *int) (any, error) {
+func toJSONValueWithin(v ref.Val, left *int) (any, error) {
 	if *left--; *left < 0 {
-		return nil, fmt.Errorf("%w: a result of more than %d values", ErrCost, maxNative)
+		return nil, fmt.Errorf("%w: a result of more than %d values", ErrCost, maxResultValues)
 	}
 	switch v := v.(type) {
 	case nil, types.Null:
@@ -196,7 +196,7 @@ func nativeOf(v ref.Val, left *int) (any, error) {
 		if !v.HasValue() {
 			return nil, nil
 		}
-		return nativeOf(v.GetValue(), left)
+		return toJSONValueWithin(v.GetValue(), left)
 	case *types.Err:
 		return nil, v
 	}
@@ -208,7 +208,7 @@ func nativeOf(v ref.Val, left *int) (any, error) {
 	case traits.Lister:
 		list := []any{}
 		for it := v.Iterator(); it.HasNext() == types.True; {
-			x, err := nativeOf(it.Next(), left)
+			x, err := toJSONValueWithin(it.Next(), left)
 			if err != nil {
 				return nil, err
 			}
@@ -223,7 +223,7 @@ func nativeOf(v ref.Val, left *int) (any, error) {
 			if !ok {
 				return nil, fmt.Errorf("a map in a result has the key %v, which is no string", k.Value())
 			}
-			x, err := nativeOf(v.Get(k), left)
+			x, err := toJSONValueWithin(v.Get(k), left)
 			if err != nil {
 				return nil, err
 			}

@@ -1,10 +1,10 @@
 // Package sni reads the server name from the first message of a TLS
 // connection, the ClientHello, without ending TLS.
 //
-// Whoever routes connections by server name reads the hello with Read, chooses
-// a backend, and sends Hello.Raw and then the rest of the connection to it. The
-// parser accepts no hello that another parser could read differently: a hello
-// that is malformed anywhere is an error.
+// A router reads the hello with Read, chooses a backend by the server name, and
+// sends Hello.Raw and then the rest of the connection to it. The parser accepts
+// no hello that another parser could read differently: a hello with a malformed
+// part is an error.
 //
 // The package is a tool: it imports no package of ours, and any service may
 // import it.

@@ -59,7 +59,7 @@ state. To compare with the present state instead, delete the file.`,
 				progress := &rebuildProgress{out: cmd.ErrOrStderr()}
 				report, err := recovery.Rebuild(ctx, recovery.Options{Maestro: m, CLM: l.Client, Timeout: timeout,
 					StateFile: stateFile, Continued: progress.showContinued,
-					Restored: progress.showConsumers, Looked: progress.showResources})
+					ConsumersRestored: progress.showConsumers, Compared: progress.showResources})
 				if err != nil && !errors.Is(err, recovery.ErrTimeout) {
 					return err
 				}
@@ -95,7 +95,7 @@ func (p *rebuildProgress) showConsumers(r recovery.Report) {
 }
 
 func (p *rebuildProgress) showResources(r recovery.Report, since time.Duration) {
-	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.Resources.Looked,
+	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.Resources.Restored,
 		r.Resources.Known,
 		r.Works.Present, r.Works.Present+r.Works.Unknown)
 	if n := len(r.Waiting); n > 0 {
@@ -122,7 +122,7 @@ func rebuildTable(w io.Writer, r recovery.Report, now time.Time) {
 		return
 	}
 	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were looked at\n", r.Consumers.Known,
-		r.Works.Present, r.Resources.Looked)
+		r.Works.Present, r.Resources.Restored)
 	if len(r.Unknown) == 0 {
 		return
 	}

@@ -14,7 +14,7 @@ func TestRebuildTableShowsTheResult(t *testing.T) {
 	var late, done recovery.Report
 	late.Waiting = []recovery.Wait{{Kind: "ManagementCluster", Name: "mc1",
 		What: "its agent has not listed its works yet"}}
-	done.Done, done.Consumers.Known, done.Works.Present, done.Resources.Looked = true, 2, 7, 3
+	done.Done, done.Consumers.Known, done.Works.Present, done.Resources.Restored = true, 2, 7, 3
 	done.Unknown = []api.UnknownWork{{ConsumerName: "mc1", ID: "w-1", Version: 3, FirstSeenAt: now.Add(-time.Minute)}}
 	for _, c := range []struct {
 		report recovery.Report
