@@ -13,8 +13,8 @@ type object = map[string]any
 const argoNamespace = "argocd"
 
 // rootApplication is the one Application that is created by hand or by Terraform in a
-// new cluster. It follows the branch, because it brings the pin of everything else, and
-// removes nothing.
+// new cluster. It follows the branch and not git.revision, because its
+// files set the revision of everything else. It removes nothing.
 func (t target) rootApplication() object {
 	git := t.settings.Git
 	return object{

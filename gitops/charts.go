@@ -78,7 +78,7 @@ func newChartChecker(files fs.FS) *chartChecker {
 // check returns the mistakes in the values of one cluster. settings are those of the cluster, which is declared at a
 // position.
 func (c *chartChecker) check(t target, settings *node, at Position) error {
-	own := merged(t.settings.Values, t.typ)
+	own := dataForType(t.settings.Values, t.typ)
 	encoded, err := json.Marshal(own)
 	if err != nil {
 		return err
@@ -100,7 +100,7 @@ func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
 	c.known[key] = true
 	var mistakes []error
 	for _, dir := range t.chartDirs() {
-		charts, err := c.in(dir)
+		charts, err := c.chartsIn(dir)
 		if err != nil {
 			return err
 		}
@@ -121,8 +121,8 @@ func (t target) chartDirs() []string {
 	return []string{path.Join(t.settings.Git.Charts, t.typ), path.Join(t.settings.Git.Charts, "shared")}
 }
 
-// in returns the charts with a schema in a directory of the repository.
-func (c *chartChecker) in(dir string) ([]chart, error) {
+// chartsIn returns the charts with a schema in a directory of the repository.
+func (c *chartChecker) chartsIn(dir string) ([]chart, error) {
 	if charts, known := c.charts[dir]; known {
 		return charts, nil
 	}
@@ -132,7 +132,7 @@ func (c *chartChecker) in(dir string) ([]chart, error) {
 	}
 	charts := []chart{}
 	for _, file := range schemas {
-		read, err := c.read(file)
+		read, err := c.readChart(file)
 		if err != nil {
 			return nil, fmt.Errorf("reading the chart of %s: %w", file, err)
 		}
@@ -142,8 +142,8 @@ func (c *chartChecker) in(dir string) ([]chart, error) {
 	return charts, nil
 }
 
-// read reads the chart of a schema.
-func (c *chartChecker) read(file string) (chart, error) {
+// readChart reads the chart of a schema.
+func (c *chartChecker) readChart(file string) (chart, error) {
 	dir := path.Dir(file)
 	data, err := fs.ReadFile(c.repository, file)
 	if err != nil {
@@ -185,16 +185,16 @@ func (c chart) mistakes(own map[string]any) []*jsonschema.ValidationError {
 	if !is {
 		return nil
 	}
-	return leaves(failed)
+	return deepestCauses(failed)
 }
 
-// leaves returns the causes of a mistake that have no further cause.
-func leaves(failed *jsonschema.ValidationError) (all []*jsonschema.ValidationError) {
+// deepestCauses returns the causes of a mistake that have no further cause.
+func deepestCauses(failed *jsonschema.ValidationError) (all []*jsonschema.ValidationError) {
 	if len(failed.Causes) == 0 {
 		return []*jsonschema.ValidationError{failed}
 	}
 	for _, cause := range failed.Causes {
-		all = append(all, leaves(cause)...)
+		all = append(all, deepestCauses(cause)...)
 	}
 	return all
 }

@@ -71,7 +71,7 @@ func TestTheExamplesPassTheSchemasOfTheCharts(t *testing.T) {
 	}
 	c := newChartChecker(os.DirFS(".."))
 	for _, typ := range []string{regionalCluster, managementCluster} {
-		charts, err := c.in("deploy/charts/" + typ)
+		charts, err := c.chartsIn("deploy/charts/" + typ)
 		if err != nil || len(charts) != 1 || len(charts[0].mistakes(map[string]any{"global": "no mapping"})) == 0 {
 			t.Errorf("%s: %v, %v", typ, charts, err)
 		}

@@ -120,7 +120,7 @@ func ReadRegion(files fs.FS, dir string) (Declaration, error) {
 	return d, errors.Join(mistakes...)
 }
 
-// helmValues returns the values of Helm of a cluster as merged has them, with their positions.
+// helmValues returns the values of Helm of a cluster as dataForType has them, with their positions.
 func helmValues(settings *node, typ string) Document {
 	return Document{mergeValues(settings.get("values", "global"), settings.get("values", typ))}
 }

@@ -24,7 +24,8 @@ func TestWhatIsRenderedDeclaresTheTree(t *testing.T) {
 			t.Fatal(err)
 		}
 		tree := Declare(r)
-		if difference := cmp.Diff(merged(r.Settings.Values, regionalCluster), tree.Values.root.plain()); difference != "" {
+		want := dataForType(r.Settings.Values, regionalCluster)
+		if difference := cmp.Diff(want, tree.Values.root.plain()); difference != "" {
 			t.Errorf("%s: the values are not those that are rendered: %s", r.Name, difference)
 		}
 		documents := func(d Declaration) (all []any) {
@@ -94,7 +95,7 @@ func TestValuesOfATypeReplaceThoseOfAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rendered, err := json.Marshal(merged(settings.Values, regionalCluster))
+	rendered, err := json.Marshal(dataForType(settings.Values, regionalCluster))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -40,7 +40,7 @@ func (d Difference) Text() string {
 // Compare returns what Write would change, by path. The error names a file that is in
 // the way and was not rendered.
 func (d Directory) Compare(files Files) ([]Difference, error) {
-	existing, _, err := d.rendered()
+	existing, _, err := d.readAllRendered()
 	if err != nil {
 		return nil, err
 	}
@@ -97,7 +97,7 @@ func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error)
 		return nil, err
 	}
 	defer unlock()
-	existing, leftovers, err := d.rendered()
+	existing, leftovers, err := d.readAllRendered()
 	if err != nil {
 		return nil, err
 	}
@@ -191,9 +191,9 @@ func (d Directory) checkFree(path string, free map[string]bool) error {
 	return nil
 }
 
-// rendered returns the files with the marker, and the paths that a killed Write has left. A directory that is not
-// there has none.
-func (d Directory) rendered() (files Files, leftovers []string, err error) {
+// readAllRendered returns the files with the marker, and the paths that a killed Write has left. A directory that does
+// not exist has none.
+func (d Directory) readAllRendered() (files Files, leftovers []string, err error) {
 	root := filepath.Clean(string(d))
 	var paths []string
 	// With the point it may be a symbolic link itself.

@@ -39,7 +39,7 @@ func EditFile(file string, data []byte, edits []Edit) (after []byte, undo []Edit
 	}
 	writeNulls(&document)
 	for _, e := range edits {
-		before, err := e.do(file, document.Content[0])
+		before, err := e.apply(file, document.Content[0])
 		if err != nil {
 			return nil, nil, err
 		}
@@ -65,8 +65,8 @@ func writeNulls(n *yaml.Node) {
 	}
 }
 
-// do does the edit in a mapping, and returns the edits that undo it.
-func (e Edit) do(file string, root *yaml.Node) (undo []Edit, err error) {
+// apply makes the edit in a mapping, and returns the edits that undo it.
+func (e Edit) apply(file string, root *yaml.Node) (undo []Edit, err error) {
 	at := root
 	for i, key := range e.Path {
 		if at.Kind != yaml.MappingNode {
@@ -82,7 +82,7 @@ func (e Edit) do(file string, root *yaml.Node) (undo []Edit, err error) {
 			}
 			value, err := e.node(e.Path[i+1:])
 			at.Content = append(at.Content, &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: key}, value)
-			return e.removals(i + 1), err
+			return e.removalEdits(i + 1), err
 		}
 		value := at.Content[index+1]
 		isNull := value.Tag == "!!null"
@@ -101,7 +101,7 @@ func (e Edit) do(file string, root *yaml.Node) (undo []Edit, err error) {
 			}
 			return []Edit{{Path: e.Path, Text: text}}, e.replace(at.Content, index+1, i)
 		case isNull:
-			undo := append(e.removals(i+2), Edit{Path: e.Path[:i+1], Text: "null\n", IfEmpty: true})
+			undo := append(e.removalEdits(i+2), Edit{Path: e.Path[:i+1], Text: "null\n", IfEmpty: true})
 			return undo, e.replace(at.Content, index+1, i)
 		}
 		at = value
@@ -119,9 +119,9 @@ func nextKey(content []*yaml.Node, after int, key string) int {
 	return -1
 }
 
-// removals returns the edits that remove the key of the edit, and then each mapping around it that is empty, down to a
-// path of so many keys.
-func (e Edit) removals(shortest int) []Edit {
+// removalEdits returns the edits that remove the key of the edit, and then each mapping around it that is empty, down
+// to a path of shortest keys.
+func (e Edit) removalEdits(shortest int) []Edit {
 	all := []Edit{{Path: e.Path, Remove: true}}
 	for n := len(e.Path) - 1; n >= shortest; n-- {
 		all = append(all, Edit{Path: e.Path[:n], Remove: true, IfEmpty: true})

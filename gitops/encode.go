@@ -117,7 +117,7 @@ func (w *yamlWriter) writeBlock(v any, indent int) {
 			w.out = append(w.out, "{}\n"...)
 			return
 		}
-		for i, key := range w.encoder.sorted(v) {
+		for i, key := range w.encoder.sortKeys(v) {
 			if i > 0 {
 				w.indent(indent)
 			}
@@ -230,9 +230,9 @@ func isPlainWord(text string) bool {
 	return text != "" && (len(text) > 5 || !slices.Contains(wordsWithMeaning, strings.ToLower(text)))
 }
 
-// sorted returns the keys of a mapping in the order of the library, which compares numbers in names by their values:
+// sortKeys returns the keys of a mapping in the order of the library, which compares numbers in names by their values:
 // mc2 is before mc10.
-func (e *encoder) sorted(m map[string]any) []string {
+func (e *encoder) sortKeys(m map[string]any) []string {
 	keys := slices.Sorted(maps.Keys(m))
 	if !slices.ContainsFunc(keys, func(key string) bool { return !isLetters(key) }) {
 		return keys

@@ -61,7 +61,7 @@ func TestTheEncoderWritesRenderedDocumentsItself(t *testing.T) {
 	for _, r := range example(t).Regions() {
 		regional := target{region: r, typ: regionalCluster, id: r.regionalID(), dir: r.Dir(), settings: r.Settings}
 		for _, document := range []any{regional.rootApplication(), regional.applicationSet(), Declare(r),
-			merged(r.Settings.Values, regionalCluster)} {
+			dataForType(r.Settings.Values, regionalCluster)} {
 			encoded, err := json.Marshal(document)
 			if err != nil {
 				t.Fatal(err)

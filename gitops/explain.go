@@ -37,7 +37,7 @@ func explain(settings *node, key, whose string) ([]Explanation, error) {
 	path := splitKey(settings, key)
 	n := settings.get(path...)
 	if n == nil {
-		if deleted := settings.deletion(path); len(deleted) > 0 {
+		if deleted := settings.deletedSettings(path); len(deleted) > 0 {
 			return []Explanation{{Key: key, Description: Describe(key), Settings: deleted}}, nil
 		}
 		for i := len(path) - 1; i > 0; i-- {
@@ -53,9 +53,9 @@ func explain(settings *node, key, whose string) ([]Explanation, error) {
 	return all, nil
 }
 
-// deletion returns the level that deleted a missing value, since it set a mapping around the value to null, and then
-// the settings that it deleted. Without such a level there are none.
-func (n *node) deletion(path []string) []Setting {
+// deletedSettings returns the level that deleted a missing value, since it set a mapping around the value to null, and
+// then the settings that it deleted. Without such a level there are none.
+func (n *node) deletedSettings(path []string) []Setting {
 	for i := len(path) - 1; i > 0; i-- {
 		below := strings.Join(path[i:], ".")
 		for s := n.get(path[:i]...); s != nil; s = s.replaced {
@@ -80,9 +80,9 @@ func (n *node) settings() (all []Setting) {
 	return all
 }
 
-// splitKey returns the parts of a key. Keys of charts may have points themselves: of
-// several readings the one is taken that the settings have. Without one it is the
-// reading whose first parts the settings have.
+// splitKey returns the parts of a key. Keys of charts may have points themselves, so a key
+// can be split in several ways. splitKey returns the split that exists in the settings, or
+// else the split whose first parts exist.
 func splitKey(n *node, key string) []string {
 	if n == nil || n.kind != mapping || n.members[key] != nil {
 		return []string{key}

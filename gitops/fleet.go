@@ -346,7 +346,7 @@ func joinDistinct(all []error) error {
 	return errors.Join(distinct...)
 }
 
-// checkAccounts refuses an account that two clusters share: a region is an island, and its accounts are its walls. A
+// checkAccounts refuses an account that two clusters share: a region must not have rights in another region. A
 // management cluster in the account of the regional cluster could take its rights.
 func (f Fleet) checkAccounts() error {
 	type owner struct {

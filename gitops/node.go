@@ -91,7 +91,7 @@ func parse(file string, data []byte) (root *node, err error) {
 	return root, nil
 }
 
-func (p *fileParser) mistake(y *yaml.Node, format string, args ...any) *node {
+func (p *fileParser) addMistake(y *yaml.Node, format string, args ...any) *node {
 	at := Position{p.file, y.Line}
 	p.mistakes = append(p.mistakes, at.errorf(format, args...))
 	return &node{kind: deleted, at: at}
@@ -100,12 +100,12 @@ func (p *fileParser) mistake(y *yaml.Node, format string, args ...any) *node {
 func (p *fileParser) node(y *yaml.Node) *node {
 	if p.nodes++; p.nodes > maxNodes {
 		if p.nodes == maxNodes+1 {
-			return p.mistake(y, "the file has more than %d values", maxNodes)
+			return p.addMistake(y, "the file has more than %d values", maxNodes)
 		}
 		return &node{kind: deleted, at: Position{p.file, y.Line}}
 	}
 	if p.depth == maxDepth {
-		return p.mistake(y, "the values are nested deeper than %d levels", maxDepth)
+		return p.addMistake(y, "the values are nested deeper than %d levels", maxDepth)
 	}
 	p.depth++
 	defer func() { p.depth-- }()
@@ -113,7 +113,7 @@ func (p *fileParser) node(y *yaml.Node) *node {
 	switch y.Kind {
 	case yaml.AliasNode:
 		if p.expanded[y.Alias] {
-			return p.mistake(y, "the alias *%s contains itself", y.Value)
+			return p.addMistake(y, "the alias *%s contains itself", y.Value)
 		}
 		p.expanded[y.Alias] = true
 		defer delete(p.expanded, y.Alias)
@@ -123,7 +123,7 @@ func (p *fileParser) node(y *yaml.Node) *node {
 		defer delete(p.expanded, y)
 		n.kind, n.members = mapping, make(map[string]*node, len(y.Content)/2)
 		for i := 0; i < len(y.Content); i += 2 {
-			p.member(n, y.Content[i], y.Content[i+1])
+			p.addMember(n, y.Content[i], y.Content[i+1])
 		}
 	case yaml.SequenceNode:
 		p.expanded[y] = true
@@ -135,19 +135,19 @@ func (p *fileParser) node(y *yaml.Node) *node {
 	case yaml.ScalarNode:
 		return p.scalar(n, y)
 	default:
-		return p.mistake(y, "this is neither a mapping, a list nor a value")
+		return p.addMistake(y, "this is neither a mapping, a list nor a value")
 	}
 	return n
 }
 
-func (p *fileParser) member(of *node, key, value *yaml.Node) {
+func (p *fileParser) addMember(of *node, key, value *yaml.Node) {
 	switch before := of.members[key.Value]; {
 	case key.Tag == "!!merge":
-		p.mistake(key, "<< is not supported; put what is shared into a more general level")
+		p.addMistake(key, "<< is not supported; put what is shared into a more general level")
 	case key.Kind != yaml.ScalarNode || key.Tag != "!!str" || key.Value == "":
-		p.mistake(key, "the key %q is not a text; put it in quotes", key.Value)
+		p.addMistake(key, "the key %q is not a text; put it in quotes", key.Value)
 	case before != nil:
-		p.mistake(key, "the key %s is there twice; first on line %d", key.Value, before.at.Line)
+		p.addMistake(key, "the key %s is there twice; first on line %d", key.Value, before.at.Line)
 	default:
 		n := p.node(value)
 		n.at.Line = key.Line // where a reader looks for it, also when the value is an alias
@@ -162,20 +162,20 @@ func (p *fileParser) scalar(n *node, y *yaml.Node) *node {
 	case "!!bool":
 		var b bool
 		if err := y.Decode(&b); err != nil {
-			return p.mistake(y, "%q is neither true nor false", y.Value)
+			return p.addMistake(y, "%q is neither true nor false", y.Value)
 		}
 		n.kind, n.value = truth, b
 	case "!!int", "!!float":
 		var v any
 		if err := y.Decode(&v); err != nil {
-			return p.mistake(y, "%q is not a number that can be represented", y.Value)
+			return p.addMistake(y, "%q is not a number that can be represented", y.Value)
 		}
 		switch v := v.(type) {
 		case int:
 			n.value = int64(v)
 		case float64:
 			if v != v || v-v != 0 {
-				return p.mistake(y, "%q is not a number that JSON has", y.Value)
+				return p.addMistake(y, "%q is not a number that JSON has", y.Value)
 			}
 			n.value = v
 		default:
@@ -185,7 +185,7 @@ func (p *fileParser) scalar(n *node, y *yaml.Node) *node {
 	case "!!str", "!!timestamp": // a date is a text here, as it is in JSON
 		n.kind, n.value = text, y.Value
 	default:
-		return p.mistake(y, "the tag %s is not supported", y.Tag)
+		return p.addMistake(y, "the tag %s is not supported", y.Tag)
 	}
 	return n
 }

@@ -7,7 +7,7 @@ import (
 )
 
 // Reference is a value that is not in Git: ${ssm:///infra/eu-west-1/account}. Render
-// writes references as they are; who applies the rendered files resolves them.
+// writes references as they are; the program that applies the rendered files resolves them.
 type Reference struct {
 	Scheme string // ssm, env or file
 	Path   string // what follows the scheme and "://": /infra/eu-west-1/account

@@ -98,7 +98,7 @@ func renderRegion(r Region, files Files, encode *encoder) error {
 		documents := map[string]any{
 			"root.yaml":                t.rootApplication(),
 			"apps/applicationset.yaml": t.applicationSet(),
-			"values.yaml":              merged(t.settings.Values, t.typ),
+			"values.yaml":              dataForType(t.settings.Values, t.typ),
 		}
 		for name, document := range documents {
 			b, err := encode.asYAML(document)
@@ -118,8 +118,8 @@ func renderRegion(r Region, files Files, encode *encoder) error {
 	return err
 }
 
-// merged returns what a cluster of a type gets of free-form data.
-func merged(d ByClusterType, typ string) map[string]any {
+// dataForType returns what a cluster of a type gets of free-form data.
+func dataForType(d ByClusterType, typ string) map[string]any {
 	own := d.RegionalCluster
 	if typ == managementCluster {
 		own = d.ManagementCluster
@@ -146,7 +146,7 @@ func (t target) terraform() map[string]any {
 		}
 		own["management_cluster_account_ids"] = accounts
 	}
-	variables := jsonvalue.Overlay(merged(t.settings.Terraform, t.typ), own)
+	variables := jsonvalue.Overlay(dataForType(t.settings.Terraform, t.typ), own)
 	delete(variables, markerKey)
 	return variables
 }

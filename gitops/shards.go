@@ -40,12 +40,12 @@ func (l *loader) shards() (Fleet, error) {
 	sectors := map[EnvironmentName][]SectorName{}
 	var regions []declared
 	if all := n.get("shards"); all == nil || len(all.items) == 0 {
-		l.mistake(n.at.errorf("the file declares no shards; add shards: [{region: NAME, environment: NAME}]"))
+		l.addMistake(n.at.errorf("the file declares no shards; add shards: [{region: NAME, environment: NAME}]"))
 	} else {
 		for _, item := range all.items {
 			d, err := readShard(item, n.get("git"))
 			if err != nil {
-				l.mistake(err)
+				l.addMistake(err)
 				continue
 			}
 			sectors[d.environment] = nil

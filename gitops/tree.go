@@ -52,7 +52,7 @@ type loader struct {
 	mistakes []error
 }
 
-func (l *loader) mistake(err error) { l.mistakes = append(l.mistakes, err) }
+func (l *loader) addMistake(err error) { l.mistakes = append(l.mistakes, err) }
 
 // file reads and checks a file. ok is false when there is none, or with mistakes.
 func (l *loader) file(name string, s *shape) (n *node, ok bool) {
@@ -67,7 +67,7 @@ func (l *loader) file(name string, s *shape) (n *node, ok bool) {
 		err = s.check(n)
 	}
 	if err != nil {
-		l.mistake(err)
+		l.addMistake(err)
 		return nil, false
 	}
 	return n, true
@@ -79,12 +79,12 @@ func (l *loader) folders() (names []EnvironmentName) {
 		switch name := e.Name(); {
 		case e.IsDir():
 			if err := checkName(Position{path.Join(l.dir, name), 1}, "environment", name); err != nil {
-				l.mistake(err)
+				l.addMistake(err)
 				continue
 			}
 			names = append(names, EnvironmentName(name))
 		case name != "defaults.yaml" && isYAML(name):
-			l.mistake(Position{path.Join(l.dir, name), 1}.errorf("nothing reads this file; known are defaults.yaml and %s",
+			l.addMistake(Position{path.Join(l.dir, name), 1}.errorf("nothing reads this file; known are defaults.yaml and %s",
 				shardsFile))
 		}
 	}
@@ -97,7 +97,7 @@ func (l *loader) isLink(e fs.DirEntry, dir string) bool {
 	if e.Type()&fs.ModeSymlink == 0 {
 		return false
 	}
-	l.mistake(Position{path.Join(l.dir, dir, e.Name()), 1}.errorf("this is a symbolic link; put the file here"))
+	l.addMistake(Position{path.Join(l.dir, dir, e.Name()), 1}.errorf("this is a symbolic link; put the file here"))
 	return true
 }
 
@@ -106,7 +106,7 @@ func (l *loader) isLink(e fs.DirEntry, dir string) bool {
 func (l *loader) entries(dir string) (all []fs.DirEntry) {
 	entries, err := fs.ReadDir(l.tree, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		l.mistake(fmt.Errorf("reading %s: %w", path.Join(l.dir, dir), err))
+		l.addMistake(fmt.Errorf("reading %s: %w", path.Join(l.dir, dir), err))
 	}
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") && !l.isLink(e, dir) {
@@ -122,7 +122,7 @@ func (l *loader) checkEntries(dir string) {
 	for _, e := range l.entries(dir) {
 		switch name := e.Name(); {
 		case e.IsDir() && name != "sectors" && name != "regions", !e.IsDir() && isYAML(name) && name != "environment.yaml":
-			l.mistake(Position{path.Join(l.dir, dir, name), 1}.errorf(
+			l.addMistake(Position{path.Join(l.dir, dir, name), 1}.errorf(
 				"nothing reads this; known are environment.yaml, sectors and regions"))
 		}
 	}
@@ -139,7 +139,7 @@ func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName
 	file := path.Join(dir, "environment.yaml")
 	settings, ok := l.file(file, environmentShape)
 	if _, err := fs.Stat(l.tree, file); errors.Is(err, fs.ErrNotExist) {
-		l.mistake(Position{path.Join(l.dir, file), 1}.errorf("the file is missing; it lists the sectors of the " +
+		l.addMistake(Position{path.Join(l.dir, file), 1}.errorf("the file is missing; it lists the sectors of the " +
 			"environment"))
 	}
 	if !ok {
@@ -151,7 +151,7 @@ func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName
 		file := path.Join(dir, "sectors", sector+".yaml")
 		n, ok := l.file(file, settingsShape)
 		if ok && !slices.Contains(order, SectorName(sector)) {
-			l.mistake(n.at.errorf("%s lists no sector %s", settings.at.File, sector))
+			l.addMistake(n.at.errorf("%s lists no sector %s", settings.at.File, sector))
 		}
 		bySector[SectorName(sector)] = n
 	}
@@ -168,7 +168,7 @@ func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName
 		}
 		sector, err := sectorOf(n, order, settings.at.File)
 		if err != nil {
-			l.mistake(err)
+			l.addMistake(err)
 			continue
 		}
 		regions = append(regions, declared{
@@ -184,16 +184,16 @@ func (l *loader) environment(name EnvironmentName, defaults *node) ([]SectorName
 func (l *loader) sectors(environment *node) (order []SectorName) {
 	listed := environment.get("sectors")
 	if listed == nil || listed.kind != list || len(listed.items) == 0 {
-		l.mistake(environment.at.errorf("the environment lists no sectors; add sectors: [NAME, ...]"))
+		l.addMistake(environment.at.errorf("the environment lists no sectors; add sectors: [NAME, ...]"))
 		return nil
 	}
 	for _, item := range listed.items {
 		name := SectorName(item.value.(string))
 		if err := checkName(item.at, "sector", string(name)); err != nil {
-			l.mistake(err)
+			l.addMistake(err)
 		}
 		if slices.Contains(order, name) {
-			l.mistake(item.at.errorf("the sector %s is listed twice", name))
+			l.addMistake(item.at.errorf("the sector %s is listed twice", name))
 		}
 		order = append(order, name)
 	}
@@ -230,7 +230,7 @@ func (l *loader) files(dir string) (names []string) {
 		case ok && !e.IsDir():
 			names = append(names, name)
 		case e.IsDir() || isYAML(e.Name()):
-			l.mistake(Position{path.Join(l.dir, dir, e.Name()), 1}.errorf("nothing reads this; name the file NAME.yaml"))
+			l.addMistake(Position{path.Join(l.dir, dir, e.Name()), 1}.errorf("nothing reads this; name the file NAME.yaml"))
 		}
 	}
 	return names

@@ -21,7 +21,7 @@ const pairSeparator = ", "
 // pairText returns the element of PairsSQL for a member. ok is false for a member that the array has in several
 // elements, because the separator is in its name or value.
 func pairText(name string, value any) (pair string, ok bool) {
-	pair = printed(name) + ": " + printed(value)
+	pair = printAsJSONB(name) + ": " + printAsJSONB(value)
 	return pair, !strings.Contains(pair, pairSeparator)
 }
 
@@ -40,8 +40,8 @@ func pairTexts(object any) (pairs []string, ok bool) {
 	return pairs, len(pairs) > 0
 }
 
-// printed returns the JSON of a text as PostgreSQL prints it.
-func printed(text any) string {
+// printAsJSONB returns the JSON of a text as PostgreSQL prints it.
+func printAsJSONB(text any) string {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
