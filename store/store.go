@@ -233,9 +233,10 @@ var (
 
 // Open connects, migrates the schema under a lock, and makes the kinds' indexes. Several processes
 // may open a database at once. Open returns ErrNewer when a newer binary has migrated the schema,
-// ErrUnavailable when it cannot connect, and another error when the options are wrong. When the
-// database was restored from a dump or a backup, Open begins a new incarnation: functions that
-// continue from an earlier cursor return ErrGone. The end of ctx after Open has no effect.
+// ErrUnavailable when the database has been unavailable for 10 s, as after a crash it is while it
+// recovers, and another error when the options are wrong. When the database was restored from a dump
+// or a backup, Open begins a new incarnation: functions that continue from an earlier cursor return
+// ErrGone. The end of ctx after Open has no effect.
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
@@ -272,18 +273,9 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 	}
 	s.single = s.singleConfig(config)
 
-	if err := s.migrate(ctx); err != nil {
-		return nil, fmt.Errorf("opening store: %w", err)
-	}
-	if err := s.makePools(context.WithoutCancel(ctx), config); err != nil {
-		return nil, fmt.Errorf("opening store: %w", err)
-	}
-	if err := s.ensureIncarnation(ctx); err != nil {
-		s.closePools()
-		return nil, fmt.Errorf("opening store: %w", err)
-	}
-	if err := s.checkSealed(ctx); err != nil {
-		s.closePools()
+	if err := whileUnavailable(ctx, openPatience, func(ctx context.Context) error {
+		return s.prepare(ctx, config)
+	}); err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -297,6 +289,25 @@ func Open(ctx context.Context, o Options) (*Store, error) {
 		s.done.Go(func() { s.runSealing(background) })
 	}
 	return s, nil
+}
+
+// prepare migrates the schema, makes the pools, and compares the database with the incarnation and the keys that the
+// store knows. After an error it has closed the pools, and may be called again.
+func (s *Store) prepare(ctx context.Context, config *pgxpool.Config) error {
+	if err := s.migrate(ctx); err != nil {
+		return err
+	}
+	if err := s.makePools(context.WithoutCancel(ctx), config); err != nil {
+		return err
+	}
+	err := s.ensureIncarnation(ctx)
+	if err == nil {
+		err = s.checkSealed(ctx)
+	}
+	if err != nil {
+		s.closePools()
+	}
+	return err
 }
 
 // Close sends the last notification and closes the store's connections. The caller ends the
