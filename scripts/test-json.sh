@@ -44,7 +44,7 @@ quota() {
 	done | sort -n | head -1
 }
 hundredths=$(quota)
-at_once=$((2 * ${hundredths:-$((100 * $(nproc)))} / 100))
+at_once=$((3 * ${hundredths:-$((100 * $(nproc)))} / 200))
 ((at_once > 0)) || at_once=1
 parallel=$(($(nproc) > 3 ? $(nproc) : 3)) # tests of one package: many of them wait
 
