@@ -171,12 +171,21 @@ func (b *Backups) Begin(id controlplane.ID) {
 // End ends the backup of a plane that does not run any more: its follower stores the last changes, and then ends. It
 // may be repeated.
 func (b *Backups) End(id controlplane.ID) {
+	b.drawing.Lock() // the follower that draws an owner now has done so when the caller deletes the plane's state
+	defer b.drawing.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	delete(b.early, id)
 	if f := b.followers[id]; f != nil && f.end == nil {
 		f.end = time.AfterFunc(endLimit, func() { b.remove(id, f) })
 	}
+}
+
+// isRunning reports whether a follower is that of a plane that runs.
+func (b *Backups) isRunning(id controlplane.ID, f *follower) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.followers[id] == f && f.end == nil
 }
 
 // start starts a plane's follower. The caller holds mu.
@@ -190,11 +199,11 @@ func (b *Backups) start(id controlplane.ID) {
 	if b.o.Restores != nil {
 		restores = func() ([]string, error) { return b.o.Restores(id) }
 	}
+	f := &follower{cancel: cancel}
 	var claim func(context.Context) error
 	if b.o.State != nil {
-		claim = b.claimant(id).Claim
+		claim = b.records.Claimant(backup.Plane(id), keeper{b: b, id: id, follower: f}).Claim
 	}
-	f := &follower{cancel: cancel}
 	f.Follower = backup.New(backup.Options{
 		Keys: keys, Restores: restores, Claim: claim,
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },

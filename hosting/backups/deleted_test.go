@@ -172,3 +172,42 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		kill()
 	})
 }
+
+// The follower of a deleted plane runs on for some seconds, to store the last changes. It draws no owner for data that
+// is gone: the owner's file would stay, and the tombstone would be of another owner, so that the backups never expire.
+func TestTheFollowerOfADeletedPlaneDrawsNoOwnerI9(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store, planes := &mapStore{objects: map[string]string{}}, t.TempDir()
+		dir := func(id controlplane.ID) string { return filepath.Join(planes, id.Name) }
+		b := New(Options{Store: store, KMS: testKeys(t), Spool: t.TempDir(), Dir: dir, State: dir,
+			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
+		ctx, cancel := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
+		synctest.Wait()
+		id := controlplane.ID{Namespace: "a", Name: "hc"}
+		b.Begin(id)
+		<-time.After(25 * time.Second) // it claims after 15 s and after 30 s
+		before, err := b.readIdentity(id)
+		if err != nil || before.Owner == "" {
+			t.Fatalf("the follower of a running plane has drawn %v, %v", before, err)
+		}
+		b.Deleted(id)
+		b.End(id)
+		if err := os.RemoveAll(dir(id)); err != nil {
+			t.Fatal(err)
+		}
+		b.Deleted(id)
+		<-time.After(time.Minute)
+		if left, err := os.ReadDir(planes); err != nil || len(left) > 0 {
+			t.Errorf("the deleted plane has left %v, %v", left, err)
+		}
+		if exists, err := b.records.Exists(t.Context(), backup.Plane(id)); exists || err != nil {
+			t.Errorf("the store has no tombstone of the plane: %v, %v", exists, err)
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}

@@ -38,19 +38,27 @@ func (b *Backups) readOwner(id controlplane.ID) (backup.Owner, error) {
 	return backup.Owner(strings.TrimSpace(string(content))), err
 }
 
+// errEnded is the error of a follower that would draw an owner for a plane that has ended.
+var errEnded = errors.New("the plane has ended, and nothing of it is on this machine")
+
 // keeper keeps the backup.Identity of a plane in the plane's state.
 type keeper struct {
-	b  *Backups
-	id controlplane.ID
+	b        *Backups
+	id       controlplane.ID
+	follower *follower // which claims; nil: an order claims
 }
 
-// Load returns the identity of a plane's data on this machine, and draws the owner at the first call.
+// Load returns the identity of a plane's data on this machine, and draws the owner at the first call. A follower draws
+// none after End: the plane's data and state may be deleted since, and what is drawn would stay.
 func (k keeper) Load() (backup.Identity, error) {
 	k.b.drawing.Lock()
 	defer k.b.drawing.Unlock()
 	have, err := k.b.readIdentity(k.id)
 	if err != nil || have.Owner != "" {
 		return have, err
+	}
+	if k.follower != nil && !k.b.isRunning(k.id, k.follower) {
+		return backup.Identity{}, errEnded
 	}
 	drawn := backup.Owner(rand.Text())
 	dir := k.b.o.State(k.id)
@@ -103,9 +111,9 @@ func (b *Backups) readIdentity(id controlplane.ID) (identity backup.Identity, er
 	return identity, nil
 }
 
-// claimant returns what claims the backups of a plane for its data on this machine.
+// claimant returns the Claimant for the data of a plane on this machine.
 func (b *Backups) claimant(id controlplane.ID) *backup.Claimant {
-	return b.records.Claimant(backup.Plane(id), keeper{b, id})
+	return b.records.Claimant(backup.Plane(id), keeper{b: b, id: id})
 }
 
 // take takes the backups of a plane for its data on this machine, before that data is made from them. No data of the
