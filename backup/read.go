@@ -93,6 +93,9 @@ type Fetched struct {
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
 // the latest moment that is stored. Every object is checked; the error is ErrCorrupt when one is damaged or missing.
+//
+// A chain begins within the second of its name, which lists show, and its first sample is a little later. When no
+// earlier chain restores to a moment between the two, the moment restores to that first sample.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil {
@@ -102,32 +105,41 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
 	}
 	// The chain of a moment is the last one whose snapshot was complete before. Its name has an earlier time.
+	var beginning *chainReader // of the oldest chain that begins at the moment and is complete after it
 	for i := len(chains) - 1; i >= 0; i-- {
 		if !at.IsZero() && chains[i].Taken.Truncate(time.Second).After(at) {
 			continue
 		}
-		r := &chainReader{store: store, kms: kms, prefix: plane.prefix() + chains[i].Name + "/"}
+		r := &chainReader{store: store, kms: kms, chain: chains[i], prefix: plane.prefix() + chains[i].Name + "/"}
 		if err := r.readManifest(ctx); err != nil {
 			return Fetched{}, err
 		}
 		if c := chains[i]; !c.Whole && c.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second)) {
-			return r.fetch(ctx, c, r.manifest.Complete.Time, dir) // its name is the moment that a list shows
+			return r.fetch(ctx, r.manifest.Complete.Time, dir) // its name is the moment that a list shows
 		}
 		if !at.IsZero() && r.manifest.Complete.Time.After(at) {
+			beginning = r
 			continue
 		}
-		got, err := r.fetch(ctx, chains[i], at, dir)
+		got, err := r.fetch(ctx, at, dir)
+		if beginning != nil && errors.Is(err, errAfterChain) {
+			break
+		}
 		isFound := err == nil && !at.IsZero()
 		if isFound || i == 0 || err != nil && !errors.Is(err, errAfterChain) {
 			return got, err
 		}
 		// While a chain begins, the one before it goes on. When the follower was killed then, that one has more.
-		earlier := &chainReader{store: store, kms: kms, prefix: plane.prefix() + chains[i-1].Name + "/"}
-		ends, endsErr := earlier.storedUntil(ctx, chains[i-1])
+		earlier := &chainReader{store: store, kms: kms, chain: chains[i-1],
+			prefix: plane.prefix() + chains[i-1].Name + "/"}
+		ends, endsErr := earlier.storedUntil(ctx)
 		if endsErr != nil || !ends.After(got.Sample.Time) || ends.Before(at) {
 			return got, err
 		}
-		return earlier.fetch(ctx, chains[i-1], at, dir)
+		return earlier.fetch(ctx, at, dir)
+	}
+	if beginning != nil {
+		return beginning.fetch(ctx, beginning.manifest.Complete.Time, dir)
 	}
 	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane, chains[0].Taken.Format(time.RFC3339),
 		ErrOutside)
@@ -143,7 +155,8 @@ var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored",
 type chainReader struct {
 	store    Store
 	kms      envelope.KMS
-	prefix   string
+	chain    Chain
+	prefix   string // of its objects
 	manifest Manifest
 	key      envelope.DataKey
 	checksum []byte // of the manifest's object
@@ -162,7 +175,8 @@ func (r *chainReader) readManifest(ctx context.Context) error {
 }
 
 // fetch writes snapshot and log up to the first sample at or after the moment.
-func (r *chainReader) fetch(ctx context.Context, c Chain, at time.Time, dir string) (got Fetched, err error) {
+func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got Fetched, err error) {
+	c := r.chain
 	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log"),
 		Restores: r.manifest.Restores}
 	if got.Keys, err = r.readKeys(ctx); err != nil {
@@ -235,7 +249,8 @@ func (r *chainReader) fetch(ctx context.Context, c Chain, at time.Time, dir stri
 }
 
 // storedUntil reads the manifest and returns the last moment to which the chain restores; zero when it has no log.
-func (r *chainReader) storedUntil(ctx context.Context, c Chain) (time.Time, error) {
+func (r *chainReader) storedUntil(ctx context.Context) (time.Time, error) {
+	c := r.chain
 	if err := r.readManifest(ctx); err != nil || c.Segments == 0 {
 		return time.Time{}, err
 	}
