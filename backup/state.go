@@ -13,6 +13,7 @@ import (
 	"go.etcd.io/bbolt"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"google.golang.org/grpc"
 )
 
@@ -134,12 +135,25 @@ func (c Contents) addLog(path string, after int64) error {
 	}
 }
 
+// ErrCompacted is the error of a revision that etcd has compacted: nobody can read what it had then.
+var ErrCompacted = errors.New("etcd has compacted the revision")
+
 // ReadLiveContents returns the contents of a running etcd.
 func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, error) {
+	return ReadContentsAt(ctx, conn, 0)
+}
+
+// ReadContentsAt returns the contents that a running etcd had at a revision; 0 is the present one. The error is
+// ErrCompacted when etcd has compacted the revision, also while the contents are read.
+func ReadContentsAt(ctx context.Context, conn *grpc.ClientConn, revision int64) (Contents, error) {
 	c, kv := Contents{}, pb.NewKVClient(conn)
-	request := &pb.RangeRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), KeysOnly: true, Limit: rangePage}
+	request := &pb.RangeRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), KeysOnly: true, Limit: rangePage,
+		Revision: revision}
 	for {
 		r, err := kv.Range(ctx, request, grpc.MaxCallRecvMsgSize(maxMessage))
+		if errors.Is(rpctypes.Error(err), rpctypes.ErrCompacted) {
+			return nil, fmt.Errorf("%w %d", ErrCompacted, request.Revision)
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -149,7 +163,9 @@ func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, err
 		if !r.More || len(r.Kvs) == 0 {
 			return c, nil
 		}
-		request.Revision = r.Header.GetRevision()
+		if request.Revision == 0 {
+			request.Revision = r.Header.GetRevision()
+		}
 		request.Key = append(r.Kvs[len(r.Kvs)-1].Key, 0)
 	}
 }
