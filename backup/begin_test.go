@@ -10,15 +10,15 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// A list shows the second in which a chain begins. That second restores, also when etcd began the snapshot later: to the
-// first moment of the chain. The second before is outside.
+// A list shows the second in which a chain begins. That second restores, also when etcd began the snapshot later: to
+// the first moment of the chain. The second before is outside.
 func TestTheSecondInWhichAChainBeginsCanBeRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		etcd, dial, stopEtcd := startEtcd()
 		w := &world{t: t, etcd: etcd, store: newMemoryStore(), stopEtcd: stopEtcd}
 		t.Cleanup(func() { w.stop(); stopEtcd() })
 		etcd.snapshot = func(s pb.Maintenance_SnapshotServer) error {
-			time.Sleep(1500 * time.Millisecond) // etcd has much to do
+			sleep(1500 * time.Millisecond) // etcd has much to do
 			return s.Send(&pb.SnapshotResponse{Blob: fmt.Appendf(nil, "snapshot of revision %d\n", etcd.revision())})
 		}
 		w.f = New(Options{Plane: testPlane, Dial: dial, Store: w.store, KMS: testKeys(t), Spool: t.TempDir()})

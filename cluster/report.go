@@ -92,6 +92,7 @@ const (
 	ReasonOutOfMemory       Reason = "OutOfMemory"       // it is started again
 	ReasonEtcdFull          Reason = "EtcdFull"          // it refuses writes until objects are deleted
 	ReasonBackupFailing     Reason = "BackupFailing"     // writes are not stored in the store of backups
+	ReasonDrillFailed       Reason = "DrillFailed"       // the backup could not be restored for practice
 	ReasonEtcdCorrupt       Reason = "EtcdCorrupt"       // it has found damage in its data
 	ReasonRestoring         Reason = "Restoring"         // the control plane gets data from a backup
 	ReasonRestoreFailed     Reason = "RestoreFailed"     // of a clone: it has no data

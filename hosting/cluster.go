@@ -119,6 +119,7 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if w, isKnown := h.o.Backups.Window(c.id); isKnown {
 		r.Window = backupStatus(w, r.Backup)
 	}
+	r.DrillFailed = h.o.Drills.Failure(c.id)
 	issuersErr := h.applyIssuers(ctx, c, hc, &r)
 	restoreErr := h.finishRestore(ctx, c, &r)
 	again, rotationErr := h.finishRotationSteps(ctx, c, &r)

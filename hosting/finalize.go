@@ -78,6 +78,7 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	c.discarding = true
 	h.o.Backups.End(c.id)
 	h.o.Issuers.Forget(c.id)
+	h.o.Drills.Forget(c.id)
 	h.mu.Lock()
 	c.stopping = true
 	h.mu.Unlock()

@@ -46,6 +46,7 @@ type Options struct {
 	Upgrades  Upgrades          // limits of upgrades
 	Routes    Routes            // default: there is no router
 	Backups   Backups           // default: no backups are made
+	Drills    Drills            // default: no backup is restored for practice
 	Issuers   Issuers           // default: planes trust no issuer of tokens
 	// Restored makes everything that is stored beside a plane agree with its restored data; the plane serves. It may
 	// be repeated; default: nothing.
@@ -102,6 +103,20 @@ type Backups interface {
 	// hosting is notified when it has.
 	Abandon(id controlplane.ID) (done bool)
 }
+
+// Drills has the results of restore drills; drill.Drills implements it.
+type Drills interface {
+	// Failure returns why the last drill of a plane's backup failed; "" when it did not.
+	Failure(id controlplane.ID) string
+	// Forget removes the result of a plane that is deleted. It may be repeated.
+	Forget(id controlplane.ID)
+}
+
+// noDrills are the Drills of a hosting without any.
+type noDrills struct{}
+
+func (noDrills) Failure(controlplane.ID) string { return "" }
+func (noDrills) Forget(controlplane.ID)         {}
 
 // Issuers gives planes the issuers of tokens that their customers trust; issuer.Keeper implements it.
 type Issuers interface {
@@ -204,6 +219,9 @@ func New(o Options) (*Hosting, error) {
 	if o.Backups == nil {
 		o.Backups = noBackups{}
 	}
+	if o.Drills == nil {
+		o.Drills = noDrills{}
+	}
 	if o.Issuers == nil {
 		o.Issuers = noIssuers{}
 	}
@@ -264,6 +282,9 @@ func (h *Hosting) Ready(ctx context.Context) error {
 // started, before any other cluster can claim them.
 func (h *Hosting) recoverNames() {
 	for _, id := range h.o.Planes.List() {
+		if id.IsScratch() {
+			continue
+		}
 		o, err := h.o.Planes.Observe(id)
 		if err != nil {
 			continue // its reconciliation reports it
@@ -285,7 +306,7 @@ func (h *Hosting) reportOrphans(ctx context.Context) {
 	}
 	orphans := 0
 	for _, id := range h.o.Planes.List() {
-		if h.clusters.Get(loop.Key(id)) == nil {
+		if !id.IsScratch() && h.clusters.Get(loop.Key(id)) == nil {
 			orphans++
 			h.o.Log.Warn("a plane has no HostedCluster; its process and data stay", "plane", id.String())
 		}
@@ -317,11 +338,17 @@ func (h *Hosting) lookup(id controlplane.ID) *hostedCluster {
 // BackupChanged reconciles the cluster of a plane whose backup began or ceased to fail.
 func (h *Hosting) BackupChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
 
+// DrillChanged reconciles the cluster of a plane whose backup was restored for practice.
+func (h *Hosting) DrillChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
+
 // IssuersChanged reconciles the cluster of a plane with other keys or problems of its issuers.
 func (h *Hosting) IssuersChanged(id controlplane.ID) { h.clusters.Trigger(loop.Key(id)) }
 
 // planeChanged wakes all waiters, and reconciles the plane's cluster.
 func (h *Hosting) planeChanged(id controlplane.ID) {
+	if id.IsScratch() {
+		return
+	}
 	h.mu.Lock()
 	h.wakeWaiters()
 	h.mu.Unlock()

@@ -19,6 +19,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"github.com/prometheus/client_golang/prometheus"
 	"google.golang.org/grpc"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -31,6 +32,7 @@ import (
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/drill"
 	"atoll.dev/plane"
 )
 
@@ -41,6 +43,9 @@ type restoreWorld struct {
 	keys    envelope.KMS
 	backups *backups.Backups
 	halt    func() // hosting and its backups, as a kill ends them: planes run on
+
+	drillEvery time.Duration        // 0: there are no drills
+	metrics    *prometheus.Registry // of the drills
 }
 
 func newRestoreWorld(t *testing.T) *restoreWorld {
@@ -97,15 +102,22 @@ func (r *restoreWorld) run() {
 		},
 	})
 	r.options.Backups = r.backups
+	r.metrics = prometheus.NewRegistry()
+	drills := &lateDrills{}
+	r.options.Drills = drills
 	r.start()
+	practice := drill.New(drill.Options{Planes: r.runtime, Backups: r.backups, Every: r.drillEvery, Log: r.options.Log,
+		File: filepath.Join(r.planes.Dir, "drills.json"), Metrics: r.metrics})
+	drills.Store(practice)
 	stopHosting, h, made := r.stop, r.h, r.backups
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
+	done := make(chan error, 2)
 	go func() { done <- made.Run(ctx, h.BackupChanged) }()
+	go func() { done <- practice.Run(ctx, h.DrillChanged) }()
 	r.halt = sync.OnceFunc(func() {
 		cancel()
 		stopHosting()
-		if err := <-done; err != nil {
+		if err := errors.Join(<-done, <-done); err != nil {
 			r.Error(err)
 		}
 	})

@@ -31,7 +31,9 @@ type report struct {
 	Power    powerState
 	Endpoint hypershift.APIEndpoint
 	Backup   *backup.State // nil: none is made
-	Secret   string        // with the administrator's kubeconfig; "" before it was written
+	// DrillFailed is why the backup could not be restored for practice; "" when it could, or nobody has tried.
+	DrillFailed string
+	Secret      string // with the administrator's kubeconfig; "" before it was written
 
 	Move     *move                     // of the annotation; nil: there is none
 	Order    *restore                  // of the annotation; nil: there is none
@@ -254,6 +256,9 @@ func decideConditions(r report) []metav1.Condition {
 	case r.Backup != nil && r.Backup.Failing != "":
 		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
 			Reason: string(cluster.ReasonBackupFailing), Message: "the backup fails: " + r.Backup.Failing})
+	case r.DrillFailed != "":
+		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
+			Reason: string(cluster.ReasonDrillFailed), Message: r.DrillFailed})
 	case len(r.IssuerProblems) > 0:
 		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
 			Reason: string(cluster.ReasonIssuerUnreachable), Message: strings.Join(r.IssuerProblems, "; ")})
@@ -269,9 +274,11 @@ func decideConditions(r report) []metav1.Condition {
 		add(good(hypershift.ValidIDPConfiguration, "the keys of all issuers are known"))
 	}
 	switch { // a backup that has stored nothing yet, and does not fail, changes nothing
-	case r.Backup == nil:
-	case r.Backup.Failing != "":
+	case r.Backup != nil && r.Backup.Failing != "":
 		add(bad(hypershift.BackedUp, string(cluster.ReasonBackupFailing), r.Backup.Failing))
+	case r.DrillFailed != "":
+		add(bad(hypershift.BackedUp, string(cluster.ReasonDrillFailed), r.DrillFailed))
+	case r.Backup == nil:
 	case !r.Backup.Stored.IsZero():
 		add(good(hypershift.BackedUp, "every acknowledged write is stored within 10 s"))
 	}

@@ -70,6 +70,17 @@ func TestConditionsOfEachReport(t *testing.T) {
 			"Degraded=True/EtcdFull"},
 		{"backup failing", func(o *report) { o.Backup = &backup.State{Stored: time.Unix(1, 0), Failing: "AccessDenied"} },
 			"Degraded=True/BackupFailing BackedUp=False/BackupFailing"},
+		{"drill failed", func(o *report) { o.Backup, o.DrillFailed = &backup.State{Stored: time.Unix(1, 0)}, "damaged" },
+			"Degraded=True/DrillFailed BackedUp=False/DrillFailed"},
+		{"drill failed, asleep", func(o *report) {
+			o.Power, o.Plane.State, o.Plane.Running, o.DrillFailed = asleep, controlplane.Down, false, "damaged"
+		},
+			"EtcdAvailable=False/Asleep KubeAPIServerAvailable=False/Asleep Available=True/Asleep " +
+				"Degraded=True/DrillFailed BackedUp=False/DrillFailed"},
+		{"backup failing after a failed drill", func(o *report) {
+			o.Backup, o.DrillFailed = &backup.State{Stored: time.Unix(1, 0), Failing: "AccessDenied"}, "damaged"
+		},
+			"Degraded=True/BackupFailing BackedUp=False/BackupFailing"},
 		{"backup well", func(o *report) { o.Backup = &backup.State{Stored: time.Unix(1, 0)} }, ""},
 		{"etcd damaged", func(o *report) { o.Plane.Store = controlplane.StoreState{Full: true, Corrupt: true} },
 			"Degraded=True/EtcdCorrupt"},

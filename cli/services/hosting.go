@@ -23,6 +23,7 @@ import (
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/credential"
+	"atoll.dev/hosting/drill"
 	"atoll.dev/hosting/issuer"
 	"atoll.dev/hosting/localnodes"
 	"atoll.dev/hosting/nodepool"
@@ -40,6 +41,7 @@ type hostingService struct {
 	etcdQuota  string
 	memory     string
 	backups    string
+	drillEvery time.Duration
 	nodes      []string // programs of real nodes
 	machines   localnodes.Options
 	networks   []string // that issuers may have besides public ones
@@ -72,6 +74,8 @@ Planes run the releases that --release names, and no others.`, f)
 		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().StringVar(&f.backups, "backups", "",
 		"file that names the S3-compatible store of the planes' backups (default: no backups are made)")
+	cmd.Flags().DurationVar(&f.drillEvery, "drill-every", time.Hour,
+		"with --backups, time between two restores of a random backup for practice; 0 for none")
 	cmd.Flags().StringArrayVar(&f.nodes, "node-programs", nil,
 		"programs of real nodes of a release, VERSION=ATOLL-NODE; repeatable (default: all nodes are simulated)")
 	cmd.Flags().StringVar(&f.machines.Dir, "node-dir", "",
@@ -104,6 +108,9 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	}
 	if f.machines.Programs, err = parseReleases("--node-programs", f.nodes); err != nil {
 		return err
+	}
+	if f.drillEvery < 0 {
+		return errors.New("--drill-every is negative")
 	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
 	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // a plane's process has another working directory
@@ -218,6 +225,13 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 			return credential.Agree(ctx, credential.Options{Client: o.Client, Longest: f.credentialLifetime}, id, admin)
 		}
 	}
+	practice := drill.Options{Planes: runtime, Every: f.drillEvery, File: filepath.Join(planes.Dir, "drills.json"),
+		Log: s.Log, Metrics: s.Ops.Registry}
+	if planeBackups != nil {
+		practice.Backups = planeBackups
+	}
+	drills := drill.New(practice)
+	o.Drills = drills
 	networks, err := parseNetworks(f.networks)
 	if err != nil {
 		return err
@@ -249,6 +263,8 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 				return nil
 			}
 			return planeBackups.Run(ctx, h.BackupChanged)
+		}, func(ctx context.Context) error {
+			return drills.Run(ctx, h.DrillChanged)
 		})
 	})
 	return p.wait()

@@ -77,6 +77,7 @@ type Backups struct {
 	windows   map[controlplane.ID]controlplane.BackupWindow
 	// preparations has a place for each order whose data is made now.
 	preparations chan struct{}
+	endDrill     context.CancelFunc // ends the making of the data of a scratch plane; nil: none is made
 	running      sync.WaitGroup
 	drawing      sync.Mutex // held while the identity of a plane's data changes; taken before mu
 }
@@ -146,8 +147,11 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	return nil
 }
 
-// Begin starts the backup of a running plane. A caller may repeat it.
+// Begin starts the backup of a running plane. A caller may repeat it. A scratch plane has no backup.
 func (b *Backups) Begin(id controlplane.ID) {
+	if id.IsScratch() {
+		return
+	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if p := b.preparing[id]; p != nil && p.state.State == controlplane.PreparationNone {

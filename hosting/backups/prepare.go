@@ -2,19 +2,13 @@ package backups
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"strconv"
 	"time"
 
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
-	"atoll.dev/internal/atomicfile"
 )
 
 const (
@@ -214,6 +208,7 @@ func (b *Backups) prepareOnce(ctx context.Context, id controlplane.ID, p *prepar
 	error) {
 	select {
 	case b.preparations <- struct{}{}:
+		b.stopDrill()
 		defer func() { <-b.preparations }()
 	case <-ctx.Done():
 		return controlplane.Preparation{}, ctx.Err()
@@ -302,98 +297,4 @@ func (b *Backups) awaitReach(ctx context.Context, id controlplane.ID, p *prepara
 		why = "it reaches to " + s.Stored.Format(time.RFC3339)
 	}
 	return fmt.Errorf("restoring to %s: %w: %s", p.order.At.Format(time.RFC3339), errReach, why)
-}
-
-// makeData makes the data in the staging directory, unless it is there.
-func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
-	controlplane.Preparation, error) {
-	staging := b.o.Staging(id, o.ID)
-	made, err := readPrepared(staging)
-	if err != nil {
-		if made, err = b.restore(ctx, id, o, staging); err != nil {
-			return controlplane.Preparation{}, err
-		}
-	}
-	return controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}, nil
-}
-
-// stageIdentity writes what a plane that was lost needs beside its data. A clone gets none of it.
-func stageIdentity(staging string, got backup.Fetched) error {
-	if len(got.Keys) > 0 {
-		if err := got.Keys.Write(filepath.Join(staging, controlplane.StagedKeys)); err != nil {
-			return err
-		}
-	}
-	past, err := json.Marshal(got.Restores)
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(filepath.Join(staging, controlplane.StagedPast), past, 0o600)
-}
-
-// restore makes the data anew, and the file that shows that it is complete.
-func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder, staging string) (
-	made prepared, err error) {
-	if err := os.RemoveAll(staging); err != nil {
-		return prepared{}, err
-	}
-	files := filepath.Join(staging, "backup")
-	if err := os.MkdirAll(files, 0o700); err != nil {
-		return prepared{}, err
-	}
-	if o.ID == controlplane.Recovery {
-		if err := b.take(ctx, id); err != nil {
-			return prepared{}, err
-		}
-	}
-	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
-	if err != nil {
-		return prepared{}, err
-	}
-	bump := max(backup.NextRevision(time.Now())-got.Sample.Revision, 1)
-	run := exec.CommandContext(ctx, b.o.Programs[o.Release], "restore", "--data-dir", staging, "--snapshot", got.Snapshot,
-		"--log", got.Log, "--bump", strconv.FormatInt(bump, 10))
-	printed, err := run.Output()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return prepared{}, fmt.Errorf("making the data: %s", exit.Stderr)
-	}
-	if err != nil {
-		return prepared{}, fmt.Errorf("making the data: %w", err)
-	}
-	var result struct {
-		Revision int64 `json:"revision"`
-		Next     int64 `json:"etcd_revision"`
-	}
-	if err := json.Unmarshal(printed, &result); err != nil {
-		return prepared{}, fmt.Errorf("making the data: %w", err)
-	}
-	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
-		return prepared{}, fmt.Errorf("the keys of the Secrets: %w", err)
-	}
-	if id == o.Source {
-		if err := stageIdentity(staging, got); err != nil {
-			return prepared{}, fmt.Errorf("the keys of the plane: %w", err)
-		}
-	}
-	made = prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}
-	content, err := json.Marshal(made)
-	if err != nil {
-		return prepared{}, err
-	}
-	if err := os.RemoveAll(files); err != nil {
-		return prepared{}, err
-	}
-	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
-}
-
-// readPrepared returns an error when the data in a staging directory is not complete.
-func readPrepared(staging string) (made prepared, err error) {
-	content, err := os.ReadFile(filepath.Join(staging, preparedName))
-	if err != nil {
-		return prepared{}, err
-	}
-	if err := json.Unmarshal(content, &made); err != nil || made.Next == 0 {
-		return prepared{}, fmt.Errorf("%s: %w", preparedName, fs.ErrInvalid)
-	}
-	return made, nil
 }

@@ -204,7 +204,9 @@ func (x *runner) fail(err error, g goal) time.Duration {
 	f.Count, f.Release = x.failures, g.spec.Release
 	x.portTaken = x.portTaken || f.Reason == controlplane.PortTaken
 	x.log.Warn("a plane failed and is started again", "reason", f.Reason, "failures", f.Count, "error", err)
-	x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
+	if !x.id.IsScratch() {
+		x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
+	}
 	x.shownPID = 0
 	x.show(func(o *controlplane.Observation) {
 		*o = controlplane.Observation{State: controlplane.Failing, Failure: f}
@@ -243,8 +245,11 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 
 // acquireSlot waits for a place among the planes that start: many planes that
 // start at once only slow each other down. It returns false when the goal
-// changed before.
+// changed before. A scratch plane takes no place: no customer's plane waits for it.
 func (x *runner) acquireSlot(ctx context.Context, g goal) bool {
+	if x.id.IsScratch() {
+		return true
+	}
 	for {
 		select {
 		case <-ctx.Done():

@@ -32,8 +32,17 @@ func limitsOf(size cluster.Size, all Limits) Limits {
 	return Limits{Memory: memory, Processes: min(l.Processes, all.Processes), CPUWeight: l.CPUWeight}
 }
 
-// limits returns the limits that hold for the plane.
-func (x *runner) limits() Limits { return limitsOf(x.record.Size, x.runtime.o.Limits) }
+// scratchWeight is the weight of a scratch plane's processors. That of the smallest customer's plane is 100.
+const scratchWeight = 10
+
+// limits returns the limits that hold for the plane: those of its size. A scratch plane yields the processors.
+func (x *runner) limits() Limits {
+	l := limitsOf(x.record.Size, x.runtime.o.Limits)
+	if x.id.IsScratch() {
+		l.CPUWeight = scratchWeight
+	}
+	return l
+}
 
 // softLimit is the memory at which the collector of the plane's next process aims: some must be left for what
 // is not the heap.

@@ -1,0 +1,123 @@
+package backups
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"atoll.dev/backup"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/atomicfile"
+)
+
+// makeData makes the data in the staging directory, unless it is there.
+func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
+	controlplane.Preparation, error) {
+	staging := b.o.Staging(id, o.ID)
+	made, err := readPrepared(staging)
+	if err != nil {
+		if made, err = b.restore(ctx, id, o, staging); err != nil {
+			return controlplane.Preparation{}, err
+		}
+	}
+	return controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}, nil
+}
+
+// stageIdentity writes what a plane that was lost needs beside its data. A clone gets none of it.
+func stageIdentity(staging string, got backup.Fetched) error {
+	if len(got.Keys) > 0 {
+		if err := got.Keys.Write(filepath.Join(staging, controlplane.StagedKeys)); err != nil {
+			return err
+		}
+	}
+	past, err := json.Marshal(got.Restores)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(staging, controlplane.StagedPast), past, 0o600)
+}
+
+// restore makes the data anew, and the file that shows that it is complete.
+func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder, staging string) (
+	made prepared, err error) {
+	if err := os.RemoveAll(staging); err != nil {
+		return prepared{}, err
+	}
+	files := filepath.Join(staging, "backup")
+	if err := os.MkdirAll(files, 0o700); err != nil {
+		return prepared{}, err
+	}
+	if o.ID == controlplane.Recovery {
+		if err := b.take(ctx, id); err != nil {
+			return prepared{}, err
+		}
+	}
+	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
+	if err != nil {
+		return prepared{}, err
+	}
+	if made, err = b.makeEtcd(ctx, got, o.Release, staging); err != nil {
+		return prepared{}, err
+	}
+	if id == o.Source {
+		if err := stageIdentity(staging, got); err != nil {
+			return prepared{}, fmt.Errorf("the keys of the plane: %w", err)
+		}
+	}
+	content, err := json.Marshal(made)
+	if err != nil {
+		return prepared{}, err
+	}
+	if err := os.RemoveAll(files); err != nil {
+		return prepared{}, err
+	}
+	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// errRestore is the error of a program of a release that cannot make data from what the store has.
+var errRestore = errors.New("making the data")
+
+// makeEtcd makes the data of etcd in a staging directory, with the keys of its Secrets.
+func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, release controlplane.Version, staging string) (
+	prepared, error) {
+	bump := max(backup.NextRevision(time.Now())-got.Sample.Revision, 1)
+	run := exec.CommandContext(ctx, b.o.Programs[release], "restore", "--data-dir", staging, "--snapshot", got.Snapshot,
+		"--log", got.Log, "--bump", strconv.FormatInt(bump, 10))
+	printed, err := run.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
+		return prepared{}, fmt.Errorf("%w: %s", errRestore, exit.Stderr)
+	}
+	if err != nil { // such as a signal
+		return prepared{}, fmt.Errorf("making the data: %w", err)
+	}
+	var result struct {
+		Revision int64 `json:"revision"`
+		Next     int64 `json:"etcd_revision"`
+	}
+	if err := json.Unmarshal(printed, &result); err != nil {
+		return prepared{}, fmt.Errorf("making the data: %w", err)
+	}
+	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
+		return prepared{}, fmt.Errorf("the keys of the Secrets: %w", err)
+	}
+	return prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}, nil
+}
+
+// readPrepared returns an error when the data in a staging directory is not complete.
+func readPrepared(staging string) (made prepared, err error) {
+	content, err := os.ReadFile(filepath.Join(staging, preparedName))
+	if err != nil {
+		return prepared{}, err
+	}
+	if err := json.Unmarshal(content, &made); err != nil || made.Next == 0 {
+		return prepared{}, fmt.Errorf("%s: %w", preparedName, fs.ErrInvalid)
+	}
+	return made, nil
+}

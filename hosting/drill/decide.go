@@ -1,0 +1,188 @@
+package drill
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"atoll.dev/hosting/controlplane"
+)
+
+const (
+	// recentSpan is the age up to which a plane's etcd has what it had: its API server compacts what is older than five
+	// minutes.
+	recentSpan = 4 * time.Minute
+	// reserve is the memory that a drill leaves to customers' planes.
+	reserve = 256 << 20
+)
+
+// candidate is a plane whose backup may be restored for practice.
+type candidate struct {
+	ID     controlplane.ID
+	Window controlplane.BackupWindow
+	Memory int64 // that a plane of its size may use
+}
+
+// failure is the failed drill of a plane that no later drill has cleared.
+type failure struct {
+	At      time.Time `json:"at"`     // of the drill
+	Second  time.Time `json:"second"` // to which it has restored
+	Message string    `json:"message"`
+	// IsDifferent: the data could be restored, and was not that of the plane. Only a drill that compares clears it.
+	IsDifferent bool `json:"is_different,omitempty"`
+}
+
+// state is what the drills of this machine keep over restarts.
+type state struct {
+	Last      time.Time          `json:"last,omitzero"`      // end of the last drill that has a result
+	Succeeded time.Time          `json:"succeeded,omitzero"` // end of the last one that was a success
+	Drilled   controlplane.ID    `json:"drilled,omitzero"`   // plane of the last one
+	Failed    map[string]failure `json:"failed,omitempty"`   // by controlplane.ID.String
+}
+
+// plan is a drill.
+type plan struct {
+	Plane  controlplane.ID
+	Second time.Time
+}
+
+// draw returns a random number of at least 0 and less than n.
+type draw func(n int64) int64
+
+// begin returns the state with which a process begins at now. A machine without a drill behind it, and one whose clock
+// was set back, has its first drill within the interval: machines that start together do not drill together.
+func (s state) begin(every time.Duration, now time.Time, random draw) state {
+	if s.Last.IsZero() || s.Last.After(now) {
+		s.Last = now.Add(-time.Duration(random(int64(every))))
+	}
+	return s
+}
+
+// due returns the time until the next drill.
+func (s state) due(every time.Duration, now time.Time) time.Duration {
+	return min(max(every-now.Sub(s.Last), 0), every)
+}
+
+// choose returns the next drill; false when no plane can be drilled. A plane without room for another one of its size
+// is left out. Planes whose last drill failed go first, so that a repaired backup shows soon; but none is drilled twice
+// in a row while there are others.
+func (s state) choose(list []candidate, available int64, random draw) (plan, bool) {
+	list = slices.DeleteFunc(slices.Clone(list), func(c candidate) bool {
+		return c.Memory+reserve > available || secondsOf(c.Window) == 0
+	})
+	if len(list) == 0 {
+		return plan{}, false
+	}
+	if rest := slices.DeleteFunc(slices.Clone(list), func(c candidate) bool { return c.ID == s.Drilled }); len(rest) > 0 {
+		failed := slices.DeleteFunc(slices.Clone(rest), func(c candidate) bool {
+			_, isFailed := s.Failed[c.ID.String()]
+			return !isFailed
+		})
+		if len(failed) > 0 {
+			list = failed
+		} else if _, isFailed := s.Failed[s.Drilled.String()]; isFailed {
+			list = rest
+		}
+	}
+	c := list[random(int64(len(list)))]
+	f, isFailed := s.Failed[c.ID.String()]
+	switch {
+	case isFailed && !f.IsDifferent && contains(c.Window, f.Second):
+		return plan{c.ID, f.Second}, true // a success with another second shows nothing about this one
+	case isFailed && f.IsDifferent, random(2) == 0:
+		return plan{c.ID, recentSecond(c.Window, random)}, true
+	}
+	return plan{c.ID, secondAt(c.Window, random(secondsOf(c.Window)))}, true
+}
+
+// recentSecond returns a random second that can be compared with what the plane's etcd had.
+func recentSecond(w controlplane.BackupWindow, random draw) time.Time {
+	last := w.Stored.Truncate(time.Second)
+	from := last.Add(-recentSpan)
+	if begun := w.Chains[0].Taken.Truncate(time.Second); from.Before(begun) {
+		from = begun
+	}
+	return from.Add(time.Duration(random(int64(last.Sub(from)/time.Second)+1)) * time.Second)
+}
+
+// span returns the first second of a chain, and how many seconds of the window are the chain's.
+func span(w controlplane.BackupWindow, i int) (first time.Time, seconds int64) {
+	first = w.Chains[i].Taken.Truncate(time.Second)
+	if !w.Chains[i].EverySecond {
+		return first, 1
+	}
+	end := w.Stored.Truncate(time.Second).Add(time.Second)
+	if i+1 < len(w.Chains) {
+		end = w.Chains[i+1].Taken.Truncate(time.Second)
+	}
+	return first, max(int64(end.Sub(first)/time.Second), 0)
+}
+
+// secondsOf returns how many seconds a window has.
+func secondsOf(w controlplane.BackupWindow) (n int64) {
+	for i := range w.Chains {
+		_, seconds := span(w, i)
+		n += seconds
+	}
+	return n
+}
+
+// secondAt returns a second of a window, which are numbered from 0.
+func secondAt(w controlplane.BackupWindow, n int64) time.Time {
+	for i := range w.Chains {
+		first, seconds := span(w, i)
+		if n < seconds {
+			return first.Add(time.Duration(n) * time.Second)
+		}
+		n -= seconds
+	}
+	return w.Stored.Truncate(time.Second)
+}
+
+// contains reports whether a window has a second.
+func contains(w controlplane.BackupWindow, second time.Time) bool {
+	for i := range w.Chains {
+		first, seconds := span(w, i)
+		if !second.Before(first) && second.Before(first.Add(time.Duration(seconds)*time.Second)) {
+			return true
+		}
+	}
+	return false
+}
+
+// withoutSecond returns the state after a drill to a moment that no backup has: the window has moved on, or the moment
+// is between two chains. The next drill of a failed backup restores to another one.
+func (s state) withoutSecond(p plan) state {
+	f, isFailed := s.Failed[p.Plane.String()]
+	if !isFailed || !f.Second.Equal(p.Second) {
+		return s
+	}
+	f.Second = time.Time{}
+	s.Failed = maps.Clone(s.Failed)
+	s.Failed[p.Plane.String()] = f
+	return s
+}
+
+// result is the result of a drill that says something about the backup.
+type result struct {
+	failed     *failure // nil: success
+	isCompared bool
+}
+
+// after returns the state after a drill that ended at now. A success without a comparison does not clear a failure that
+// only a comparison shows.
+func (s state) after(p plan, r result, now time.Time) state {
+	s.Last, s.Drilled = now, p.Plane
+	before, wasFailed := s.Failed[p.Plane.String()]
+	all := maps.Clone(s.Failed)
+	if all == nil {
+		all = map[string]failure{}
+	}
+	if r.failed != nil {
+		all[p.Plane.String()] = *r.failed
+	} else if s.Succeeded = now; !wasFailed || !before.IsDifferent || r.isCompared {
+		delete(all, p.Plane.String())
+	}
+	s.Failed = all
+	return s
+}
