@@ -21,6 +21,10 @@ type Config struct {
 	// as AWS's programs keep them. A change takes effect with the next request.
 	CredentialsFile string `yaml:"credentials_file"`
 	KeyFile         string `yaml:"key_file"` // see envelope.KeyFile
+	// LockDays is for how many days Object Lock protects what is stored; 0: not at all. LockMode is governance, the
+	// default, or compliance. See Lock.
+	LockDays int    `yaml:"lock_days"`
+	LockMode string `yaml:"lock_mode"`
 	// BytesPerSecond bounds all uploads; 0: no limit.
 	BytesPerSecond int `yaml:"bytes_per_second"`
 }
@@ -64,7 +68,12 @@ func readStore(path string) (*S3, Config, error) {
 	if _, err := credentials.Retrieve(context.Background()); err != nil {
 		return nil, c, err
 	}
+	lock, err := parseLock(c.LockDays, c.LockMode)
+	if err != nil {
+		return nil, c, fmt.Errorf("object store: %s: %w", path, err)
+	}
 	store, err := NewS3(S3Options{
+		Lock:   lock,
 		Bucket: c.Bucket, Prefix: strings.Trim(c.Prefix, "/"), Region: c.Region, Endpoint: c.Endpoint,
 		Credentials: credentials, BytesPerSecond: c.BytesPerSecond,
 	})

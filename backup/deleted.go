@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// KeepDeleted is how long the backups of a deleted cluster stay.
+// KeepDeleted is how long the backups of a deleted cluster stay; longer when the store locks them for longer.
 const KeepDeleted = 7 * 24 * time.Hour
 
 // deletedPrefix is the prefix of the tombstones of deleted clusters. No namespace begins with a dot.
@@ -144,7 +144,7 @@ func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now t
 	if err != nil {
 		return false, err
 	}
-	if now.Sub(mark.At) < KeepDeleted {
+	if now.Sub(mark.At) < KeepLocked(r.store, KeepDeleted) {
 		return false, nil
 	}
 	have, err := r.owners(ctx, p)

@@ -36,7 +36,10 @@ type handover struct {
 	Parts []Part `json:"parts"`
 }
 
-func handoverPrefix(p Plane, move string) string { return p.prefix() + "move-" + move + "/" }
+func handoverPrefix(p Plane, move string) string { return p.prefix() + movePrefix + move + "/" }
+
+// movePrefix is the beginning of the directory of a move.
+const movePrefix = "move-"
 
 func handoverPart(n int) string { return fmt.Sprintf("data-%08d", n) }
 

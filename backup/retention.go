@@ -67,7 +67,7 @@ func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
 
 // DeleteExpired deletes the objects that a plane's retention does not keep, and chains that began more than a day ago
 // and have no manifest. It deletes the manifest of an expired chain first, so that a half-deleted chain is in no list.
-// It returns the number of objects that it has deleted.
+// It returns the number of objects that it has deleted. While the store locks a chain, the chain stays whole.
 func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
@@ -103,12 +103,13 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 		}
 		if slices.Contains(o.names, manifestObject) {
 			finished, taken = append(finished, o), append(taken, at)
-		} else if now.Sub(at) > 24*time.Hour {
+		} else if now.Sub(at) > KeepLocked(store, 24*time.Hour) {
 			if err := remove(o, anything); err != nil {
 				note(err)
 			}
 		}
 	}
+	r.Whole = KeepLocked(store, r.Whole)
 	for i, decision := range r.Decide(taken, now) {
 		var err error
 		switch decision {

@@ -3,6 +3,8 @@ package backup
 import (
 	"bytes"
 	"context"
+	"crypto/md5"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +32,7 @@ type S3Options struct {
 	// Credentials sign each request; they may change.
 	Credentials aws.CredentialsProvider
 
+	Lock           Lock              // of what is stored once and for all; zero: none
 	BytesPerSecond int               // of all uploads; 0: no limit
 	Transport      http.RoundTripper // default: http.DefaultTransport
 }
@@ -80,9 +83,15 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 		left -= n
 	}
 	key := s.key(name)
-	_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
+	in := &s3.PutObjectInput{
 		Bucket: &s.o.Bucket, Key: &key, Body: bytes.NewReader(content), ContentLength: aws.Int64(int64(len(content))),
-	})
+	}
+	if s.o.Lock.For > 0 && !isReplaced(name) {
+		in.ObjectLockMode, in.ObjectLockRetainUntilDate = s.o.Lock.Mode, aws.Time(time.Now().Add(s.o.Lock.For))
+		sum := md5.Sum(content) // which stores demand with a lock
+		in.ContentMD5 = aws.String(base64.StdEncoding.EncodeToString(sum[:]))
+	}
+	_, err := s.client.PutObject(ctx, in)
 	if err != nil {
 		return s.requestError("storing", name, err)
 	}

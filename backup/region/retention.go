@@ -20,7 +20,7 @@ func collect(ctx context.Context, o Options, current archive, now time.Time) (n 
 		return 0, err
 	}
 	archives, files := sortContents(o.Region, names)
-	oldest := now.Add(-o.Keep)
+	oldest := now.Add(-backup.KeepLocked(o.Store, o.Keep))
 	var expired []string
 	r := &restorer{store: o.Store, opener: envelope.NewOpener(o.KMS), region: o.Region}
 	for i, a := range archives {
