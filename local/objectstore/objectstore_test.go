@@ -346,3 +346,23 @@ func TestRestart(t *testing.T) {
 		t.Errorf("%s is not recognised as a temporary file", upload.Name())
 	}
 }
+
+// A store that cannot lock acknowledges no upload that asks for a lock.
+func TestALockIsRefused(t *testing.T) {
+	dir, _, _ := start(t)
+	path := filepath.Join(dir, StoreFile)
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, append(content, "lock_days: 7\n"...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err = open(t, dir).Put(t.Context(), "ns/name/object", []byte("content"))
+	if err == nil || !strings.Contains(err.Error(), "Object Lock") {
+		t.Errorf("an upload with a lock: %v", err)
+	}
+	if _, err := open(t, dir).Get(t.Context(), "ns/name/object"); !errors.Is(err, backup.ErrNotFound) {
+		t.Errorf("the refused object: %v", err)
+	}
+}

@@ -111,6 +111,8 @@ func (s *Server) servePut(w http.ResponseWriter, r *http.Request, key, bodyHash 
 	switch {
 	case r.Header.Get("X-Amz-Copy-Source") != "" || r.Header.Get("If-Match") != "" || r.Header.Get("If-None-Match") != "":
 		return notImplemented
+	case r.Header.Get("X-Amz-Object-Lock-Mode") != "": // an acknowledgement would be a promise
+		return fail(http.StatusBadRequest, "InvalidRequest", "Bucket is missing Object Lock Configuration")
 	case r.ContentLength < 0:
 		return fail(http.StatusLengthRequired, "MissingContentLength", "the header Content-Length is missing")
 	case r.ContentLength > maxObject:
