@@ -8,8 +8,9 @@
 // their inputs, executes their results, and never waits for a plane.
 //
 // The packages below are other parts of the same service: controlplane describes
-// planes, process runs them, loop watches objects, and nodepool, credential and
-// router are controllers and the public port. Only cli imports them.
+// planes, process runs them, loop watches objects, nodepool, credential and
+// router are controllers and the public port, backups makes the planes' backups,
+// and drill restores them for practice. Only cli imports them.
 package hosting
 
 import (

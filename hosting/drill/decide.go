@@ -50,10 +50,11 @@ type plan struct {
 type draw func(n int64) int64
 
 // begin returns the state with which a process begins at now. A machine without a drill behind it, and one whose clock
-// was set back, has its first drill within the interval: machines that start together do not drill together.
+// was set back, has its first drill in the second half of the interval: machines that start together do not drill
+// together.
 func (s state) begin(every time.Duration, now time.Time, random draw) state {
 	if s.Last.IsZero() || s.Last.After(now) {
-		s.Last = now.Add(-time.Duration(random(int64(every))))
+		s.Last = now.Add(-time.Duration(random(max(int64(every/2), 1))))
 	}
 	return s
 }
