@@ -12,6 +12,7 @@ import (
 	"errors"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
@@ -156,6 +157,7 @@ func (d *Drills) Forget(id controlplane.ID) {
 	if _, isThere := d.state.Failed[id.String()]; !isThere {
 		return
 	}
+	d.state.Failed = maps.Clone(d.state.Failed) // Run reads the one of before without the lock
 	delete(d.state.Failed, id.String())
 	d.write()
 }
