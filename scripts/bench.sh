@@ -10,7 +10,7 @@ commit=$(git describe --always --dirty)
 programs=$(mktemp -d)
 home=$(mktemp -d)
 trap 'bin/atoll down --purge --home "$home" >/dev/null 2>&1 || true; rm -rf "$programs" "$home"' EXIT
-go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road ./bench/azure
+go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road ./bench/azure ./bench/backup
 
 millis() { echo $(($(date +%s%N) / 1000000)); }
 begun=$(millis)
@@ -40,3 +40,5 @@ unset ATOLL_HOME ATOLL_ENDPOINT ATOLL_CA
 "$programs/fleet"
 "$programs/fleet" -broker mosquitto -works 20 -digests true
 "$programs/agent" -kube bin/atoll-kube
+"$programs/backup" -kube bin/atoll-kube
+"$programs/backup" -kube bin/atoll-kube -writes 0

@@ -1,0 +1,189 @@
+// Command backup measures what the continuous backup costs a control plane: the processor time of plane and follower,
+// and the follower's memory, while ConfigMaps are written at a steady pace. It takes turns: without a backup, with one,
+// and again. The follower and the store are processes of their own, so that each figure is of one program.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"os/signal"
+	"time"
+
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/bench/bed"
+	"atoll.dev/bench/report"
+	"atoll.dev/plane"
+)
+
+var (
+	binary = flag.String("kube", "bin/atoll-kube", "program of the control plane")
+	pace   = flag.Int("writes", 20, "writes in a second; 0: the plane is idle")
+	size   = flag.Int("size", 2000, "bytes of a written object")
+	data   = flag.Int("data", 50, "MiB of objects that the plane has before")
+	length = flag.Duration("for", time.Minute, "of one turn")
+	turns  = flag.Int("turns", 3, "without a backup, and as many with one")
+	seed   = flag.Uint64("seed", 1, "of the written values")
+
+	role = flag.String("role", "", "of a process that this program starts: store or follower")
+	dir  = flag.String("dir", "", "directory of the run, for such a process")
+)
+
+func main() {
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
+	run := measure
+	switch *role {
+	case "store":
+		run = serveStore
+	case "follower":
+		run = follow
+	}
+	if err := run(ctx); err != nil {
+		fmt.Fprintln(os.Stderr, "bench/backup:", err)
+		os.Exit(1)
+	}
+}
+
+// bench is one run.
+type bench struct {
+	dir       string
+	plane     *plane.Process
+	client    dynamic.ResourceInterface
+	rand      *rand.Rand
+	written   int
+	latencies map[string][]time.Duration // of writes, by the kind of turn
+}
+
+// child is a process of this program.
+type child struct {
+	cmd   *exec.Cmd
+	stdin io.Closer // it ends when this is closed
+	out   io.Reader
+}
+
+func (c *child) Start() error { return errors.ErrUnsupported }
+func (c *child) Kill()        { _ = c.cmd.Process.Kill() }
+func (c *child) Pid() int     { return c.cmd.Process.Pid }
+
+// startChild starts a role of this program, and returns when it has printed a line.
+func (b *bench) startChild(role string) (*child, error) {
+	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir)}
+	c.cmd.Stderr = os.Stderr
+	var err error
+	if c.out, err = c.cmd.StdoutPipe(); err != nil {
+		return nil, err
+	}
+	if c.stdin, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	if err := c.cmd.Start(); err != nil {
+		return nil, err
+	}
+	return c, c.awaitLine()
+}
+
+// awaitLine returns when the process has printed a line, which is empty.
+func (c *child) awaitLine() error {
+	if _, err := io.ReadFull(c.out, make([]byte, 1)); err != nil {
+		return fmt.Errorf("a process of the measurement has ended: %w", errors.Join(err, c.cmd.Wait()))
+	}
+	return nil
+}
+
+func (c *child) end() error {
+	if err := c.stdin.Close(); err != nil {
+		return err
+	}
+	return c.cmd.Wait()
+}
+
+func measure(ctx context.Context) error {
+	temporary, err := os.MkdirTemp("", "bench-backup-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temporary)
+	b := &bench{dir: temporary, rand: rand.New(rand.NewPCG(*seed, 0)), latencies: map[string][]time.Duration{}}
+	store, err := b.startChild("store")
+	if err != nil {
+		return err
+	}
+	defer store.end()
+	if err := b.startPlane(ctx); err != nil {
+		return err
+	}
+	defer b.plane.Kill()
+	for n := *data << 20 / fillSize; n > 0; n-- {
+		if err := b.write(ctx, fillSize); err != nil {
+			return err
+		}
+	}
+	if _, err := b.turn(ctx, "warm-up"); err != nil {
+		return err
+	}
+	var without, with, follower time.Duration
+	var begun, now, most, planeWithout, planeWith float64
+	for range *turns {
+		used, err := b.turn(ctx, "without")
+		if err != nil {
+			return err
+		}
+		without += used
+		if planeWithout, _, err = bed.Memory(b.process()); err != nil {
+			return err
+		}
+		f, err := b.startChild("follower")
+		if err != nil {
+			return err
+		}
+		if begun, _, err = bed.Memory(f); err != nil {
+			return err
+		}
+		if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
+			return err
+		}
+		before, err := bed.ProcessorTime(f.Pid())
+		if err != nil {
+			return err
+		}
+		if used, err = b.turn(ctx, "with"); err != nil {
+			return err
+		}
+		with += used
+		after, err := bed.ProcessorTime(f.Pid())
+		if err != nil {
+			return err
+		}
+		follower += after - before
+		if now, most, err = bed.Memory(f); err != nil {
+			return err
+		}
+		if planeWith, _, err = bed.Memory(b.process()); err != nil {
+			return err
+		}
+		if err := f.end(); err != nil {
+			return err
+		}
+	}
+	each := func(d time.Duration) float64 { return d.Seconds() * 1000 / (length.Seconds() * float64(*turns)) }
+	figures := map[string]any{
+		"plane_without_ms_per_second": each(without), "plane_with_ms_per_second": each(with),
+		"follower_ms_per_second": each(follower),
+		"follower_percent":       100 * follower.Seconds() / without.Seconds(),
+		"cost_percent":           100 * (with + follower - without).Seconds() / without.Seconds(),
+		"follower_begun_mib":     begun, "follower_now_mib": now, "follower_most_mib": most,
+		"plane_without_mib": planeWithout, "plane_with_mib": planeWith,
+	}
+	report.Percentiles(figures, "write_without", b.latencies["without"])
+	report.Percentiles(figures, "write_with", b.latencies["with"])
+	return report.Line(os.Stdout, "backup", map[string]any{"writes_per_second": *pace, "size": *size, "data_mib": *data,
+		"turn_seconds": length.Seconds(), "turns": *turns, "seed": *seed}, figures)
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"atoll.dev/backup"
+	"atoll.dev/local/objectstore"
+	"atoll.dev/plane"
+)
+
+// storeDir is the directory of the store of a run.
+func storeDir(dir string) string { return filepath.Join(dir, "store") }
+
+// untilEOF returns a context that ends when the process that has started this one closes the standard input.
+func untilEOF(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		cancel()
+	}()
+	return ctx, cancel
+}
+
+// serveStore is the store of a region on one machine.
+func serveStore(ctx context.Context) error {
+	ctx, cancel := untilEOF(ctx)
+	defer cancel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	handler, err := objectstore.New(objectstore.Options{Dir: storeDir(*dir), Endpoint: "http://" + l.Addr().String(),
+		Log: slog.New(slog.NewTextHandler(os.Stderr, nil))})
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Handler: handler}
+	go func() {
+		<-ctx.Done()
+		_ = server.Close()
+	}()
+	fmt.Println()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+// follow makes the backup of the plane, as hosting does. It prints a line before it begins, and one when the first
+// chain is complete.
+func follow(ctx context.Context) error {
+	ctx, cancel := untilEOF(ctx)
+	defer cancel()
+	store, keys, err := backup.ReadConfig(filepath.Join(storeDir(*dir), objectstore.StoreFile))
+	if err != nil {
+		return err
+	}
+	config := plane.Config{Dir: planeDir(*dir)}
+	f := backup.New(backup.Options{
+		Plane: backup.Plane{Namespace: "bench", Name: "bench"}, Store: store, KMS: keys, Spool: *dir,
+		Dial: func() (*grpc.ClientConn, error) { return config.DialStore() },
+		Keys: func() (backup.Keys, error) { return backup.ReadKeys(config.Dir) },
+		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+	})
+	fmt.Println()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.Run(ctx)
+	}()
+	for f.State().Stored.IsZero() && ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+	}
+	fmt.Println()
+	<-done
+	return nil
+}
