@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	workv1 "open-cluster-management.io/api/work/v1"
@@ -120,9 +121,15 @@ func compilePath(p workv1.JsonPath) feedbackPath {
 	return c
 }
 
-// read evaluates the rules on an object's content.
+// read evaluates the rules on an object's content. The rules see Secrets inside the object, as those of a work in a
+// work, with masked values, and a path to such a value is refused.
 func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feedback {
 	var f feedback
+	hasSecret := work.HasSecret(content)
+	if hasSecret {
+		content = runtime.DeepCopyJSON(content) // the watch has the original
+		work.MaskSecrets(content)
+	}
 	var errs []error
 	for _, rule := range r.feedback {
 		var ruleErrs []error
@@ -140,6 +147,9 @@ func (r *ruleset) read(gvk schema.GroupVersionKind, content map[string]any) feed
 				continue
 			}
 			value, err := p.find(content, r.maxRaw)
+			if value != nil && hasSecret && hasMask(value.Value) {
+				err = fmt.Errorf("%s of %s: %s", p.path, p.name, work.SecretRulesRefused)
+			}
 			if err != nil {
 				ruleErrs = append(ruleErrs, err)
 				continue
@@ -184,6 +194,12 @@ func (p *feedbackPath) find(content map[string]any, maxRaw int) (*workv1.Feedbac
 		return nil, err
 	}
 	return &workv1.FeedbackValue{Name: p.name, Value: *field}, nil
+}
+
+// hasMask reports whether a value has work.Mask in the place of a Secret's value.
+func hasMask(v workv1.FieldValue) bool {
+	return v.Type == workv1.String && *v.String == work.Mask ||
+		v.Type == workv1.JsonRaw && strings.Contains(*v.JsonRaw, `"`+work.Mask+`"`)
 }
 
 func fieldValue(name string, value any, maxRaw int) (*workv1.FieldValue, error) {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
@@ -101,6 +102,44 @@ func TestI11RulesForSecretsReadNothing(t *testing.T) {
 	}
 	w.server.delete("one")
 	w.server.awaitGone("one")
+}
+
+// TestI11RulesReadNoSecretsInsideObjects: an object with Secrets inside, as a work in a hub's cluster, is no Secret
+// itself.
+func TestI11RulesReadNoSecretsInsideObjects(t *testing.T) {
+	var object map[string]any
+	if err := json.Unmarshal([]byte(`{"apiVersion":"example.com/v1","kind":"Package",
+		"status":{"phase":"Ready"},"spec":{"manifests":[
+		{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s"},"data":{"k":"hidden-value"}},
+		{"apiVersion":"v1","kind":"SecretList","items":[{"stringData":{"k":"hidden-value"}}]},
+		{"apiVersion":"v1","kind":"List","items":[{"apiVersion":"v1","kind":"Secret","data":{"k":"hidden-value"}}]}]}}`),
+		&object); err != nil {
+		t.Fatal(err)
+	}
+	before := fmt.Sprint(object)
+	var paths []workv1.JsonPath
+	for i, path := range []string{".spec", ".spec.manifests[0].data.k", "..stringData",
+		".spec.manifests[2].items[*].data", ".spec.manifests[0].metadata.name", ".status.phase"} {
+		paths = append(paths, workv1.JsonPath{Name: fmt.Sprintf("path%d", i), Path: path})
+	}
+	rules := newRulesets(1<<16).compiled([]workv1.FeedbackRule{{Type: workv1.JSONPathsType, JsonPaths: paths}},
+		[]workv1.ConditionRule{{Condition: "Mine", Type: workv1.CelConditionExpressionsType,
+			CelExpressions: []string{"true"}, MessageExpression: "string(object.spec.manifests[0].data.k)"}})
+	got := rules.read(schema.GroupVersionKind{Group: "example.com", Version: "v1", Kind: "Package"}, object)
+	shown, err := json.Marshal(got)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(shown), "hidden-value") || strings.Count(got.Err, work.SecretRulesRefused) != 4 {
+		t.Errorf("got %s", shown)
+	}
+	values := feedbackOf(workv1.ManifestCondition{StatusFeedbacks: workv1.StatusFeedbackResult{Values: got.Values}})
+	if len(values) != 2 || values["path4"] != "s" || values["path5"] != "Ready" {
+		t.Errorf("feedback values %v", values)
+	}
+	if fmt.Sprint(object) != before {
+		t.Error("the object of the watch was changed")
+	}
 }
 
 func feedbackOf(m workv1.ManifestCondition) map[string]string {

@@ -14,13 +14,17 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-// secretWork returns the data of a work with a Secret that has the value in each place that a Secret has, and with a
-// ConfigMap.
+// secretWork returns the data of a work with a Secret that has the value in each place that a Secret has, with Secrets
+// in lists, and with a ConfigMap.
 func secretWork(value string) []byte {
 	encoded := base64.StdEncoding.EncodeToString([]byte(value))
 	return specData(fmt.Sprintf(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"default",`+
 		`"annotations":{"team":"web",%q:"{\"data\":\"%s\"}"}},"type":"Opaque","data":{"a":%q},"stringData":{"b":%q}}`,
-		work.LastApplied, encoded, encoded, value), configMap("shown", "in clear"))
+		work.LastApplied, encoded, encoded, value), fmt.Sprintf(
+		`{"apiVersion":"v1","kind":"SecretList","metadata":{"name":"l"},`+
+			`"items":[{"metadata":{"name":"t"},"data":{"a":%q}}]}`, encoded),
+		fmt.Sprintf(`{"apiVersion":"v1","kind":"List","metadata":{"name":"m"},"items":[{"kind":"Secret","apiVersion":"v1",`+
+			`"metadata":{"name":"u"},"stringData":{"b":%q}}]}`, value), configMap("shown", "in clear"))
 }
 
 func TestI11SecretsInWorksAreSealedInTheDatabase(t *testing.T) {

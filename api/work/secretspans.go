@@ -3,7 +3,6 @@ package work
 import (
 	"bytes"
 	"slices"
-	"strings"
 
 	"atoll.dev/internal/jsonscan"
 )
@@ -38,16 +37,9 @@ func MayHaveSecret(doc []byte) bool {
 	}
 }
 
-// IsSecretKind reports whether a kind is that of Secrets. Clients of Kubernetes also resolve a
-// kind in lower case.
-func IsSecretKind(kind any) bool {
-	text, ok := kind.(string)
-	return ok && strings.EqualFold(text, "Secret")
-}
-
-// SecretSpans returns where in a JSON document the contents of Secrets lie, at any depth: their members data and
-// stringData, and the copy of kubectl. A span is the half-open range of the bytes of one JSON value that is not null.
-// Spans are in the order of the document and do not overlap.
+// SecretSpans returns where in a JSON document the contents of the Secrets that EachSecret finds lie: their members
+// data and stringData, and the copy of kubectl. A span is the half-open range of the bytes of one JSON value that is
+// not null. Spans are in the order of the document and do not overlap.
 func SecretSpans(doc []byte) [][2]int {
 	if !MayHaveSecret(doc) {
 		return nil
@@ -82,11 +74,11 @@ func (f *spanFinder) value() {
 	}
 }
 
-// object reads an object, which may be a Secret. Of members with one name the last counts for what it is, as in
-// PostgreSQL.
-func (f *spanFinder) object() {
+// object reads an object, which may be a Secret or a list of Secrets, and returns where its content would lie if it
+// were a Secret. Of members with one name the last counts for what it is, as in PostgreSQL.
+func (f *spanFinder) object() (content [][2]int) {
 	var kind, version string
-	var content [][2]int
+	var listed [][2]int // the content of its items
 	f.scan.Object(func(key string) {
 		switch isText := f.scan.Next() == '"'; {
 		case key == "kind" && isText:
@@ -95,6 +87,14 @@ func (f *spanFinder) object() {
 			version = f.scan.String()
 		case key == "data" || key == "stringData":
 			content = append(content, f.span()...)
+		case key == "items" && f.scan.Next() == '[':
+			f.scan.Array(func() {
+				if f.scan.Next() == '{' {
+					listed = append(listed, f.object()...)
+				} else {
+					f.value()
+				}
+			})
 		case key == "metadata" && f.scan.Next() == '{':
 			f.scan.Object(func(key string) {
 				if key != "annotations" || f.scan.Next() != '{' {
@@ -111,9 +111,13 @@ func (f *spanFinder) object() {
 			f.value()
 		}
 	})
-	if IsSecretKind(kind) && version == "v1" {
+	switch {
+	case isKind(kind, version, secretKind):
 		f.spans = append(f.spans, content...)
+	case isKind(kind, version, secretListKind):
+		f.spans = append(f.spans, listed...)
 	}
+	return content
 }
 
 // span reads any value and returns its span; none for null.

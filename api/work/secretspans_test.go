@@ -1,6 +1,7 @@
 package work
 
 import (
+	"encoding/json"
 	"slices"
 	"strings"
 	"testing"
@@ -22,6 +23,18 @@ func TestSecretSpansAreWhatASecretHolds(t *testing.T) {
 		`{"kind":"Secret","apiVersion":"v1","data":{"kind":"Secret","apiVersion":"v1","data":"in"}}`: {
 			`{"kind":"Secret","apiVersion":"v1","data":"in"}`},
 		`{"metadata":{"x":{"kind":"Secret","apiVersion":"v1","data":"in"}}}`: {`"in"`},
+		`{"items":[{"data":{"a":"x"}},{"kind":"Secret","stringData":{"b":"y"}},7],` +
+			`"kind":"SecretList","apiVersion":"v1"}`: {
+			`{"a":"x"}`, `{"b":"y"}`},
+		`{"kind":"secretlist","apiVersion":"v1",` +
+			`"items":[{"metadata":{"annotations":{"` + LastApplied + `":"z"}},"data":"x"}]}`: {
+			`"z"`, `"x"`},
+		`{"kind":"SecretList","apiVersion":"example.com/v1","items":[{"data":"x"}]}`: nil,
+		`{"kind":"ConfigMapList","apiVersion":"v1","items":[{"data":"secret"}]}`:     nil,
+		`{"kind":"SecretList","apiVersion":"v1","data":"x","items":{"data":"x"}}`:    nil,
+		`{"kind":"List","apiVersion":"v1",` +
+			`"items":[{"kind":"Secret","data":"x"},{"kind":"SecretList","items":[{"data":"y"}]}]}`: {
+			`"x"`, `"y"`},
 	} {
 		var got []string
 		for _, s := range SecretSpans([]byte(doc)) {
@@ -30,7 +43,25 @@ func TestSecretSpansAreWhatASecretHolds(t *testing.T) {
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", doc, got, want)
 		}
+		if masked := maskedValues(t, doc); masked < len(want) || masked > 0 && len(want) == 0 {
+			t.Errorf("%s: MaskSecrets masks %d values, want %d", doc, masked, len(want))
+		}
 	}
+}
+
+// maskedValues returns how many values MaskSecrets masks in the document.
+func maskedValues(t *testing.T, doc string) int {
+	t.Helper()
+	var v any
+	if err := json.Unmarshal([]byte(doc), &v); err != nil {
+		t.Fatal(err)
+	}
+	MaskSecrets(v)
+	shown, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strings.Count(string(shown), `"`+Mask+`"`)
 }
 
 func BenchmarkSecretSpansWithoutSecrets(b *testing.B) {

@@ -12,7 +12,7 @@ import (
 
 // mask replaces the values of Secrets. A Secret in a work is payload of its user
 // and is not shown again (I11).
-const mask = "***"
+const mask = work.Mask
 
 // maskSecrets returns a document with every value of every Secret masked. It
 // returns a document without Secrets as it is; nearly all have none.
@@ -24,22 +24,7 @@ func maskSecrets(doc []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	forEachSecret(v, func(secret map[string]any) {
-		for _, member := range []string{"data", "stringData"} {
-			if values, ok := secret[member].(map[string]any); ok {
-				for k := range values {
-					values[k] = mask
-				}
-			} else if secret[member] != nil {
-				secret[member] = mask
-			}
-		}
-		if meta, ok := secret["metadata"].(map[string]any); ok {
-			if annotations, ok := meta["annotations"].(map[string]any); ok && annotations[work.LastApplied] != nil {
-				annotations[work.LastApplied] = mask
-			}
-		}
-	})
+	work.MaskSecrets(v)
 	maskStatuses(v)
 	var buf bytes.Buffer
 	enc := json.NewEncoder(&buf)
@@ -57,7 +42,7 @@ func hasMask(doc []byte) (found bool) {
 	if err != nil {
 		return false // Maestro reports what cannot be decoded
 	}
-	forEachSecret(v, func(secret map[string]any) {
+	work.EachSecret(v, func(secret map[string]any) {
 		for _, member := range []string{"data", "stringData"} {
 			values, _ := secret[member].(map[string]any)
 			for _, value := range values {
@@ -68,27 +53,10 @@ func hasMask(doc []byte) (found bool) {
 	return found
 }
 
-// forEachSecret calls f with every Secret at any depth: in works, in lists, in
-// manifests that are works themselves.
-func forEachSecret(v any, f func(map[string]any)) {
-	switch v := v.(type) {
-	case []any:
-		for _, e := range v {
-			forEachSecret(e, f)
-		}
-	case map[string]any:
-		if work.IsSecretKind(v["kind"]) && v["apiVersion"] == "v1" {
-			f(v)
-		}
-		for _, e := range v {
-			forEachSecret(e, f)
-		}
-	}
-}
-
-// maskStatuses masks what the statuses of Secrets have from their content: the feedback
-// values, and the messages of conditions that rules made or that quote a value. Agents no longer
-// report these; a status of an earlier release may still have them.
+// maskStatuses masks what statuses have from the content of Secrets: the feedback values of
+// Secrets, the messages of their conditions that rules made or that quote a value, and whole
+// Secrets in other feedback values. Agents no longer report these; a status of an earlier release
+// may still have them.
 func maskStatuses(v any) {
 	switch v := v.(type) {
 	case []any:
@@ -100,10 +68,28 @@ func maskStatuses(v any) {
 			(meta["resource"] == "secrets" || work.IsSecretKind(meta["kind"])) {
 			maskStatus(v)
 		}
+		if text, ok := v["jsonRaw"].(string); ok {
+			v["jsonRaw"] = maskFeedback(text)
+		}
 		for _, e := range v {
 			maskStatuses(e)
 		}
 	}
+}
+
+// maskFeedback masks the Secrets in a feedback value that is JSON. An agent of an earlier release
+// reads whole Secrets out of objects with Secrets inside.
+func maskFeedback(value string) string {
+	v, err := decodeExact([]byte(value))
+	if err != nil || !work.HasSecret(v) {
+		return value
+	}
+	work.MaskSecrets(v)
+	masked, err := json.Marshal(v)
+	if err != nil {
+		return mask // not reached: v was decoded
+	}
+	return string(masked)
 }
 
 // agentConditions are the types of conditions whose messages the agent writes.
