@@ -3,6 +3,7 @@ package cli
 import (
 	"crypto/tls"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -38,7 +39,7 @@ func startPlatformAPI(t *testing.T, home, dsn string, args ...string) *testsite.
 }
 
 // atoll platform --operator-listen serves the routes of operators on the second address only, and to the
-// operator everything else on both.
+// operator everything else on both. Both addresses speak TLS 1.2, too.
 func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 	home, dsn := t.TempDir(), pgtest.DSN(t)
 	pair, secret, err := platformKeysIn(t, home, dsn).Create(t.Context(), "000000000000", regionOperator)
@@ -47,10 +48,14 @@ func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 	}
 	listen, operatorListen := testsite.FreeAddress(t), testsite.FreeAddress(t)
 	site := startPlatformAPI(t, home, dsn, "--listen", listen, "--operator-listen", operatorListen)
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: site.CA.Pool(),
-		ServerName: "platform"}}
+	speaks := func(version uint16) *http.Transport {
+		return &http.Transport{ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{MinVersion: version, MaxVersion: version,
+			RootCAs: site.CA.Pool(), ServerName: "platform"}}
+	}
+	transport, oldTransport := speaks(tls.VersionTLS13), speaks(tls.VersionTLS12)
 	defer transport.CloseIdleConnections()
-	ask := func(address, path string) (status int, code string, err error) {
+	defer oldTransport.CloseIdleConnections()
+	ask := func(transport *http.Transport, address, path string) (status int, code string, err error) {
 		r, err := http.NewRequestWithContext(t.Context(), "GET", "https://"+address+"/api/v0"+path, nil)
 		if err != nil {
 			return 0, "", err
@@ -64,6 +69,9 @@ func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 			return 0, "", err
 		}
 		defer w.Body.Close()
+		if w.ProtoMajor != 2 {
+			return 0, "", fmt.Errorf("the protocol is %s", w.Proto)
+		}
 		var answer struct{ Code string }
 		err = json.NewDecoder(w.Body).Decode(&answer)
 		return w.StatusCode, answer.Code, err
@@ -86,7 +94,7 @@ func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 		var code string
 		testsite.Eventually(t, "an answer of the Platform API", func() error { // it starts, and reads keys and policies
 			var err error
-			if status, code, err = ask(tc.address, tc.path); err == nil && status == http.StatusServiceUnavailable {
+			if status, code, err = ask(transport, tc.address, tc.path); err == nil && status == http.StatusServiceUnavailable {
 				err = http.ErrServerClosed
 			}
 			return err
@@ -94,6 +102,9 @@ func TestThePlatformAPIHasAListenerForOperatorsI10(t *testing.T) {
 		if status != tc.status || code != tc.code {
 			t.Errorf("%s of %s: %d %s, want %d %s", tc.path, map[string]string{listen: "--listen",
 				operatorListen: "--operator-listen"}[tc.address], status, code, tc.status, tc.code)
+		}
+		if status, code, err := ask(oldTransport, tc.address, tc.path); status != tc.status || code != tc.code || err != nil {
+			t.Errorf("%s by TLS 1.2: %d %s %v, want %d %s", tc.path, status, code, err, tc.status, tc.code)
 		}
 	}
 }

@@ -262,7 +262,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 	}
 	if f.operators != "" {
 		s.serve(p, gateway.withProxyHeaders(operatorListener), "platform operators",
-			gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
+			gateway.withPublicCertificate(identity.PublicServerTLS()),
 			rest.Server{Handler: handler, Limits: f.operatorLimits(s), Drain: f.drain})
 		handler = access.WithoutOperators(handler)
 	}
@@ -273,7 +273,7 @@ func (f *platformService) start(ctx context.Context, s *System) error {
 		}
 	}
 	s.serve(p, gateway.withProxyHeaders(l), "platform",
-		gateway.withPublicCertificate(identity.ServerTLS(pki.CertificateOptional)),
+		gateway.withPublicCertificate(identity.PublicServerTLS()),
 		rest.Server{Handler: handler, Limits: f.limits, Drain: f.drain})
 	return p.wait()
 }
