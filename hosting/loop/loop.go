@@ -99,7 +99,8 @@ type Loop struct {
 	parked  map[string]map[Key]struct{}        // wait for the end of one of their owner's
 	synced  chan struct{}                      // closed after the first listing
 
-	full sync.Once // reports that objects are dropped
+	overflow overflow      // of a bounded loop
+	room     chan struct{} // holds one when a bounded loop that has dropped objects has room
 }
 
 // New makes a loop that does nothing before Run.
@@ -109,7 +110,7 @@ func New(o Options) *Loop {
 	return &Loop{
 		o: o, queue: workqueue.NewTypedRateLimitingQueue(limiter),
 		objects: map[Key]*unstructured.Unstructured{}, synced: make(chan struct{}),
-		calls: map[string]int{}, parked: map[string]map[Key]struct{}{},
+		calls: map[string]int{}, parked: map[string]map[Key]struct{}{}, room: make(chan struct{}, 1),
 	}
 }
 

@@ -46,15 +46,22 @@ func (l *Loop) watch(ctx context.Context) {
 	if l.o.Bound != nil {
 		lister = pagedLists{lw}
 	}
-	r := cache.NewReflectorWithOptions(lister, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
-		TypeDescription: l.o.Resource.String(), Backoff: backoff})
-	r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
+	run := func(ctx context.Context) {
+		r := cache.NewReflectorWithOptions(lister, nil, sink{l}, cache.ReflectorOptions{Name: "hosting",
+			TypeDescription: l.o.Resource.String(), Backoff: backoff})
+		r.RunWithContext(klog.NewContext(ctx, logr.Discard())) // outages are logged once, not at every try
+	}
+	if l.o.Bound == nil {
+		run(ctx)
+		return
+	}
+	l.watchUntilRoom(ctx, run)
 }
 
 func (l *Loop) list(ctx context.Context, c dynamic.ResourceInterface, o metav1.ListOptions) (
 	*unstructured.UnstructuredList, error) {
 	if l.o.Bound != nil {
-		return l.o.Bound.listBounded(ctx, c)
+		return l.listOnce(ctx, c)
 	}
 	return c.List(ctx, o)
 }
@@ -95,8 +102,8 @@ func (s sink) put(object any) error {
 	trim(u, s.o.Bound)
 	s.mu.Lock()
 	if s.isFull(key) {
+		s.noteDropped(key)
 		s.mu.Unlock()
-		s.reportFull(key)
 		return nil
 	}
 	s.objects[key] = u
@@ -113,6 +120,7 @@ func (s sink) Delete(object any) error {
 	key := Key{m.GetNamespace(), m.GetName()}
 	s.mu.Lock()
 	delete(s.objects, key)
+	s.noteRoom()
 	s.mu.Unlock()
 	s.queue.Add(key)
 	return nil
@@ -134,6 +142,7 @@ func (s sink) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	before := s.objects
 	s.objects = objects
+	s.noteRoom()
 	s.mu.Unlock()
 	for key := range before {
 		if objects[key] == nil {
