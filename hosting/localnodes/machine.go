@@ -312,7 +312,8 @@ func (x *machine) remove(ctx context.Context) error {
 		return err
 	}
 	if status, err := node.ReadStatus(x.home); err == nil && status.State != node.Stopped {
-		if _, err := supervisor.Sweep(); err != nil { // the supervisor was killed before it had removed everything
+		// The supervisor was killed before it had removed everything.
+		if err := supervisor.SweepNode(x.home, x.machines.BridgeOf(x.pool().Cluster)); err != nil {
 			return err
 		}
 	}

@@ -2,10 +2,13 @@ package supervisor
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/vishvananda/netlink"
+
+	"atoll.dev/node"
 )
 
 // Sweep removes the cgroups, links and bridges of nodes whose processes have ended without a supervisor that could
@@ -54,4 +57,25 @@ func Sweep() ([]string, error) {
 		removed = append(removed, "bridge "+name)
 	}
 	return removed, errors.Join(problems...)
+}
+
+// SweepNode does for one node what Sweep does for all: it removes the cgroups and the link of the node with a home,
+// and the bridge when no other node uses it. It kills processes that remain in the cgroups. The caller has ended the
+// node's supervisor. Remains of other nodes do not delay it. It may be repeated.
+func SweepNode(home, bridge string) error {
+	release, err := lockNetworkAndCgroups()
+	if err != nil {
+		return err
+	}
+	defer release()
+	all, err := readHierarchies()
+	if err != nil {
+		return err
+	}
+	c := node.Config{Home: home, Network: node.Network{Bridge: bridge}}
+	names := machineNamesOf(c)
+	if err := errors.Join(removeCgroup(all, names.cgroup), disconnectBridge(c.Network, names.link)); err != nil {
+		return fmt.Errorf("removing what the node of %s has left: %w", home, err)
+	}
+	return nil
 }
