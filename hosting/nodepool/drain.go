@@ -2,6 +2,7 @@ package nodepool
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -38,30 +39,33 @@ func (s *watchedPlane) cordon(ctx context.Context, n *node, now time.Time) error
 }
 
 // drain evicts the pods of a cordoned node. When no pod is left, or after timeout, it removes the node with its pods.
-// It returns the time after which to call it again; 0: the node is removed. A timeout of 0 means no limit.
+// It returns the time after which to call it again; 0: the node is removed. A timeout of 0 means no limit. A node with
+// more pods than maxPodsOfNode is an errManyPods until timeout, and each call evicts the first of them.
 func (s *watchedPlane) drain(ctx context.Context, n *node, timeout time.Duration, now time.Time) (time.Duration,
 	error) {
-	pods, err := s.podsOn(ctx, n)
-	if err != nil {
-		return 0, err
-	}
 	var again time.Duration
 	pause := drainRetryAfter(now.Sub(n.drainingSince(now)))
-	for _, p := range pods {
-		if !mustMove(&p) {
-			continue
+	err := s.eachPodOn(ctx, n, livePods, func(p *metav1.PartialObjectMetadata) error {
+		if !mustMove(p) {
+			return nil
 		}
 		wait := pause
 		if p.GetDeletionTimestamp() == nil {
-			refused, err := s.evict(ctx, &p)
+			refused, err := s.evict(ctx, p)
 			if err != nil {
-				return 0, err
+				return err
 			}
 			wait = max(wait, refused)
 		}
 		again = sooner(again, wait)
+		return nil
+	})
+	left := timeout - now.Sub(n.drainingSince(now))
+	mayWait := timeout == 0 || left > 0
+	if err != nil && (mayWait || !errors.Is(err, errManyPods)) {
+		return 0, err
 	}
-	if left := timeout - now.Sub(n.drainingSince(now)); again > 0 && (timeout == 0 || left > 0) {
+	if again > 0 && mayWait {
 		if timeout > 0 {
 			again = min(again, left)
 		}
@@ -70,22 +74,9 @@ func (s *watchedPlane) drain(ctx context.Context, n *node, timeout time.Duration
 	return 0, s.removeNode(ctx, n)
 }
 
-func (s *watchedPlane) podsOn(ctx context.Context, n *node) ([]unstructured.Unstructured, error) {
-	list, err := s.client.Resource(podResource()).List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" +
-		n.Metadata.Name})
-	if err != nil {
-		return nil, fmt.Errorf("listing the pods of node %s of %s: %w", n.Metadata.Name, s.cluster, err)
-	}
-	return list.Items, nil
-}
-
-// mustMove reports whether a drain waits for a pod. It does not wait for pods that have ended, static pods, and pods of
-// a DaemonSet.
-func mustMove(pod *unstructured.Unstructured) bool {
-	if phase, _, _ := unstructured.NestedString(pod.Object, "status", "phase"); phase == "Succeeded" ||
-		phase == "Failed" {
-		return false
-	}
+// mustMove reports whether a drain waits for a pod that has not ended. It does not wait for static pods, and pods of a
+// DaemonSet.
+func mustMove(pod *metav1.PartialObjectMetadata) bool {
 	if pod.GetAnnotations()["kubernetes.io/config.mirror"] != "" {
 		return false
 	}
@@ -100,7 +91,7 @@ func drainRetryAfter(age time.Duration) time.Duration {
 }
 
 // evict evicts a pod. When a disruption budget keeps the pod, evict returns the time after which to try again, else 0.
-func (s *watchedPlane) evict(ctx context.Context, pod *unstructured.Unstructured) (time.Duration, error) {
+func (s *watchedPlane) evict(ctx context.Context, pod *metav1.PartialObjectMetadata) (time.Duration, error) {
 	eviction := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "policy/v1", "kind": "Eviction", "metadata": map[string]any{"name": pod.GetName(),
 			"namespace": pod.GetNamespace()},
@@ -116,7 +107,8 @@ func (s *watchedPlane) evict(ctx context.Context, pod *unstructured.Unstructured
 	return 0, nil
 }
 
-// removeNode deletes a node and its remaining pods, which no kubelet would end.
+// removeNode deletes a node and its remaining pods, which no kubelet would end. Of more than maxPodsOfNode it deletes
+// the first, and returns an errManyPods; the garbage collector of the plane deletes the others later.
 func (s *watchedPlane) removeNode(ctx context.Context, n *node) error {
 	precondition := metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &n.Metadata.UID}}
 	err := s.client.Resource(nodeResource()).Delete(ctx, n.Metadata.Name, precondition)
@@ -126,18 +118,14 @@ func (s *watchedPlane) removeNode(ctx context.Context, n *node) error {
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("removing node %s of %s: %w", n.Metadata.Name, s.cluster, err)
 	}
-	pods, err := s.podsOn(ctx, n)
-	if err != nil {
-		return err
-	}
 	at := int64(0)
-	for _, p := range pods {
+	return s.eachPodOn(ctx, n, allPods, func(p *metav1.PartialObjectMetadata) error {
 		uid := p.GetUID()
 		err := s.client.Resource(podResource()).Namespace(p.GetNamespace()).Delete(ctx, p.GetName(),
 			metav1.DeleteOptions{GracePeriodSeconds: &at, Preconditions: &metav1.Preconditions{UID: &uid}})
 		if err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
 			return fmt.Errorf("deleting %s/%s with its node: %w", p.GetNamespace(), p.GetName(), err)
 		}
-	}
-	return nil
+		return nil
+	})
 }

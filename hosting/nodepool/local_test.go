@@ -3,10 +3,13 @@ package nodepool
 import (
 	"context"
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
+	"path"
 	"slices"
 	"strings"
 	"sync"
@@ -319,5 +322,41 @@ func TestANodeWithManyTaintsKeepsThem(t *testing.T) {
 	}
 	if patch := (wanted{labels: map[string]string{"a": "b"}}).specPatch(n); patch != nil {
 		t.Errorf("the patch %v replaces taints that hosting has not read", patch)
+	}
+}
+
+// The first machine whose Node could not be read kept the machines behind it for ever.
+func TestAnUnreadableNodeKeepsNoOtherMachine(t *testing.T) {
+	s := watchedPlaneAt(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		code := http.StatusNotFound
+		if strings.HasSuffix(r.URL.Path, "/nodes/w-0") {
+			code = http.StatusInternalServerError
+		}
+		w.WriteHeader(code)
+		reason := map[int]metav1.StatusReason{404: metav1.StatusReasonNotFound, 500: metav1.StatusReasonInternalError}
+		_ = json.NewEncoder(w).Encode(metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"},
+			Status: metav1.StatusFailure, Code: int32(code), Reason: reason[code],
+			Details: &metav1.StatusDetails{Kind: "nodes", Name: path.Base(r.URL.Path)}})
+	}))
+	machines := newMachinesInMemory()
+	s.reconciler = &reconciler{o: Options{Machines: machines}}
+	s.tokenDeleted = map[types.UID]bool{}
+	pool := localnodes.Pool{Cluster: s.cluster, Name: "hc-1-workers"}
+	for i := range 8 {
+		o := localnodes.Order{Pool: pool, UID: types.UID(fmt.Sprint("uid-", i))}
+		o.Config.Name = fmt.Sprint("w-", i)
+		if err := machines.Start(o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err := s.removeWithoutNode(t.Context(), pool, machines.Of(pool), nil)
+	if err == nil || !strings.Contains(err.Error(), "w-0") {
+		t.Errorf("the Node of w-0 cannot be read: error %v", err)
+	}
+	for uid, m := range machines.Of(pool) {
+		if m.Removing == (m.Node == "w-0") {
+			t.Errorf("machine %s (%s) is removed: %t", m.Node, uid, m.Removing)
+		}
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/metadata"
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
@@ -53,7 +54,7 @@ func (s *watchedPlanes) open(cluster controlplane.ID, admin controlplane.Admin) 
 		reservedIndexes: map[string]int{},
 		tokenDeleted:    map[types.UID]bool{}, unseenJoined: map[string]bool{}}
 	s.all[cluster] = x
-	if x.client, x.err = newPlaneClient(cluster, admin); x.err != nil {
+	if x.client, x.pods, x.err = newPlaneClients(cluster, admin); x.err != nil {
 		return x
 	}
 	x.nodes = loop.New(loop.Options{Client: x.client, Resource: nodeResource(), Reconcile: x.reconcileNode, Workers: 2,
@@ -92,16 +93,22 @@ func (s *watchedPlanes) triggerNodesOf(pool loop.Key) {
 // wait returns when all watches have ended. They end with the context of Run.
 func (s *watchedPlanes) wait() { s.wg.Wait() }
 
-func newPlaneClient(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Interface, error) {
+// newPlaneClients returns a client of a plane's objects, and one that reads their metadata only.
+func newPlaneClients(cluster controlplane.ID, admin controlplane.Admin) (dynamic.Interface, metadata.Interface, error) {
 	config, err := admin.RESTConfig()
 	if err != nil {
-		return nil, fmt.Errorf("plane %s: %w", cluster, err)
+		return nil, nil, fmt.Errorf("plane %s: %w", cluster, err)
 	}
+	config.Wrap(limitAnswers)
 	client, err := dynamic.NewForConfig(config)
 	if err != nil {
-		return nil, fmt.Errorf("plane %s: %w", cluster, err)
+		return nil, nil, fmt.Errorf("plane %s: %w", cluster, err)
 	}
-	return client, nil
+	onlyMetadata, err := metadata.NewForConfig(config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("plane %s: %w", cluster, err)
+	}
+	return client, onlyMetadata, nil
 }
 
 // watchedPlane is the control plane of one cluster while it serves: a client of its API, the watch of its Nodes, and
@@ -111,7 +118,8 @@ type watchedPlane struct {
 	kubeconfig []byte // client was made from it
 	reconciler *reconciler
 	client     dynamic.Interface
-	err        error // why there is no client
+	pods       metadata.Interface // reads the metadata of pods
+	err        error              // why there are no clients
 	nodes      *loop.Loop
 	stop       func()
 	// watchJoinRequests starts the watch of the requests of machines that join. It may be called once.
