@@ -2,18 +2,21 @@ package envelope
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
 	"maps"
 	"os"
 	"path/filepath"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/pause"
 )
 
 // rereadAfter is how long a KeyFile uses the keys that it has read before it reads the file again.
@@ -23,13 +26,47 @@ const rereadAfter = time.Second
 // wrapped would be lost with the process, so a KeyFile wraps nothing until the earlier line is back.
 var ErrReplacedKey = errors.New("another key has the name of an earlier one")
 
+// watchEvery is the pause between two reads of Watch.
+const watchEvery = time.Minute
+
+// Problem returns why the keys in use are not those of the file: it cannot be read, is invalid, or has another key under
+// an earlier name. The next start with this file would fail or lose what is sealed. Problem reads the file again as
+// Wrap does. It returns nil while the file is valid.
+func (k *KeyFile) Problem() error {
+	_, _ = k.currentKeys()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return errors.Join(k.unreadable, k.refused)
+}
+
+// Watch logs when the file becomes invalid and when it is valid again, until ctx ends. It looks every watchEvery, also
+// while nobody uses the keys.
+func (k *KeyFile) Watch(ctx context.Context, log *slog.Logger) {
+	isInvalid := false
+	for {
+		switch err := k.Problem(); {
+		case err != nil && !isInvalid:
+			isInvalid = true
+			log.Error("the key file is invalid; the keys that it had are used until this process ends, and a restart "+
+				"needs a valid file", "file", k.path, "error", err)
+		case err == nil && isInvalid:
+			isInvalid = false
+			log.Info("the key file is valid again", "file", k.path)
+		}
+		if !pause.For(ctx, watchEvery) {
+			return
+		}
+	}
+}
+
 // currentKeys returns all keys, and reads the file again when its keys are older than rereadAfter. After an
-// ErrReplacedKey the keys are those of before: they still unwrap.
+// ErrReplacedKey, and while the file is invalid, the keys are those of before: they still unwrap.
 func (k *KeyFile) currentKeys() (keyList, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.path != "" && time.Since(k.readAt) > rereadAfter {
-		if keys, err := readKeys(k.path); err == nil {
+		keys, err := readKeys(k.path)
+		if k.unreadable = err; err == nil {
 			k.replace(keys)
 		}
 		k.readAt = time.Now()

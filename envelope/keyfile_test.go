@@ -4,9 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -46,6 +48,51 @@ func TestAKeyFileIsReadAgainWhileItIsUsed(t *testing.T) {
 		write(second)
 		if _, err := keys.Unwrap(context.Background(), old); err == nil {
 			t.Error("a key that was removed from the file opens")
+		}
+	})
+}
+
+// A key file that became invalid was ignored without a word, until a restart failed.
+func TestAnInvalidKeyFileIsReported(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "keys")
+		write := func(content []byte, mode os.FileMode) {
+			if err := errors.Join(os.WriteFile(path, content, 0o600), os.Chmod(path, mode)); err != nil {
+				t.Fatal(err)
+			}
+			<-time.After(2 * watchEvery)
+			synctest.Wait()
+		}
+		line := NewKeyLine("k1")
+		if err := os.WriteFile(path, line, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		keys, err := ReadKeyFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var log bytes.Buffer
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		go keys.Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)))
+		for _, c := range []struct {
+			name    string
+			content []byte
+			mode    os.FileMode
+		}{
+			{"nonsense", []byte("nonsense"), 0o600}, {"no key", nil, 0o600}, {"a file that others read", line, 0o644},
+			{"a replaced key", NewKeyLine("k1"), 0o600},
+		} {
+			write(c.content, c.mode)
+			if keys.Problem() == nil || strings.Count(log.String(), "level=ERROR") != 1 {
+				t.Errorf("%s: problem %v, log %s", c.name, keys.Problem(), &log)
+			}
+			log.Reset()
+			write(line, 0o600)
+			if keys.Problem() != nil || strings.Count(log.String(), "valid again") != 1 {
+				t.Errorf("after %s: problem %v, log %s", c.name, keys.Problem(), &log)
+			}
+			log.Reset()
 		}
 	})
 }

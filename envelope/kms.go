@@ -32,15 +32,17 @@ type KMS interface {
 // KeyFile is a KMS whose keys are in a file, one a line: a name, a space, and 32 bytes in base64. The first key wraps;
 // the others still unwrap. To rotate, put a new line behind the others, and before them when every process has read
 // the file. Without the file nothing that was sealed with its keys can be read. A name belongs to one key for ever:
-// while the file has another one under it, Wrap fails with ErrReplacedKey. Many goroutines may use a KeyFile.
+// while the file has another one under it, Wrap fails with ErrReplacedKey. While the file is invalid, the keys that it
+// had are used, and Problem says why. Many goroutines may use a KeyFile.
 type KeyFile struct {
 	path string // "": the keys never change
 
-	mu      sync.Mutex
-	readAt  time.Time
-	keys    keyList
-	seen    map[string][sha256.Size]byte // of every key that the file had, by name
-	refused error                        // an ErrReplacedKey: nothing is wrapped
+	mu         sync.Mutex
+	readAt     time.Time
+	keys       keyList
+	seen       map[string][sha256.Size]byte // of every key that the file had, by name
+	refused    error                        // an ErrReplacedKey: nothing is wrapped
+	unreadable error                        // of the last read: keys are those of an earlier one
 }
 
 // keyList are the keys of a file.

@@ -143,7 +143,7 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 }
 
 // newBackups returns the backups of the planes of a runtime; nil when none are made.
-func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backups.Backups, error) {
+func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtime) (*backups.Backups, error) {
 	if f.backups == "" {
 		return nil, nil
 	}
@@ -151,6 +151,7 @@ func (f *hostingService) newBackups(s *System, runtime *process.Runtime) (*backu
 	if err != nil {
 		return nil, fmt.Errorf("--backups: %w", err)
 	}
+	p.watchKeyFile(s, keys)
 	return backups.New(backups.Options{
 		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
 		Dir: runtime.Dir, State: runtime.StateDir, Staging: runtime.Staging, Programs: f.planes.Binaries,
@@ -215,7 +216,7 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 	if pools.Machines, err = f.newMachines(s); err != nil {
 		return err
 	}
-	planeBackups, err := f.newBackups(s, runtime)
+	planeBackups, err := f.newBackups(s, p, runtime)
 	if err != nil {
 		return err
 	}

@@ -171,6 +171,7 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 			return fmt.Errorf("--envelope-key-file: %w", err)
 		}
 		o.Envelope = keys
+		p.watchKeyFile(s, keys)
 	}
 	switch f.messages {
 	case "grpc":

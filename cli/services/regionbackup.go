@@ -103,6 +103,7 @@ func (f *regionBackupService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
+	p.watchKeyFile(s, kms)
 	p.run(func(ctx context.Context) error {
 		c.Run(ctx)
 		return nil
