@@ -104,11 +104,13 @@ func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 }
 
 // reap ends the planes of the world when the test ends, in whatever way: they
-// are made to outlive their hosting.
+// are made to outlive their hosting. Its process has a session of its own, so that
+// a signal to the test's process group does not end it before the planes.
 func (w *world) reap() {
 	w.Helper()
 	script := exec.Command("sh", "-c",
 		`cat >/dev/null; for f in "$0"/planes/*/*/lock; do kill -9 "$(cat "$f")"; done 2>/dev/null`, w.planes.Dir)
+	script.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	stdin, err := script.StdinPipe()
 	if err != nil {
 		w.Fatal(err)

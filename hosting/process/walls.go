@@ -26,29 +26,67 @@ const probeLimit = time.Minute
 
 // walls finds out, once for each program, which walls stand on this machine.
 type walls struct {
-	mu    sync.Mutex
-	found map[string]plane.Walls // by path of the program
+	mu       sync.Mutex
+	found    map[string]plane.Walls // by path of the program
+	searches map[string]*search     // in progress, by path of the program
 }
 
+// search is a search for the walls with one program, which all callers wait for. walls and err are set before done is
+// closed.
+type search struct {
+	done  chan struct{}
+	walls plane.Walls
+	err   error
+}
+
+// of returns the walls that stand with a program. It waits for a search of another caller with the same program, and
+// searches itself when that one fails. A search with one program delays no caller with another one.
 func (w *walls) of(ctx context.Context, binary string) (plane.Walls, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if found, ok := w.found[binary]; ok {
-		return found, nil
+	for {
+		w.mu.Lock()
+		found, isKnown := w.found[binary]
+		running := w.searches[binary]
+		if !isKnown && running == nil {
+			own := &search{done: make(chan struct{})}
+			if w.searches == nil {
+				w.searches = map[string]*search{}
+			}
+			w.searches[binary] = own
+			w.mu.Unlock()
+			w.find(ctx, binary, own)
+			return own.walls, own.err
+		}
+		w.mu.Unlock()
+		if isKnown {
+			return found, nil
+		}
+		select {
+		case <-running.done:
+		case <-ctx.Done():
+			return plane.Walls{}, fmt.Errorf("finding the walls of this machine: %w", ctx.Err())
+		}
+		if running.err == nil {
+			return running.walls, nil
+		}
 	}
+}
+
+// find searches for the walls with a program and ends the search. An error is returned to the searcher, because a plane
+// must not start without walls after a failed search.
+func (w *walls) find(ctx context.Context, binary string, own *search) {
 	ctx, cancel := context.WithTimeout(ctx, probeLimit)
 	defer cancel()
-	found, err := plane.FindWalls(ctx, binary)
-	if err != nil {
-		return plane.Walls{}, err // a plane must not start without walls because a search failed
-	}
-	if found.Process { // otherwise the next start looks again: the program may be another one then
+	own.walls, own.err = plane.FindWalls(ctx, binary)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if own.err == nil && own.walls.Process { // otherwise the next start looks again: the program may be another one then
 		if w.found == nil {
 			w.found = map[string]plane.Walls{}
 		}
-		w.found[binary] = found
+		w.found[binary] = own.walls
 	}
-	return found, nil
+	delete(w.searches, binary)
+	close(own.done)
 }
 
 // missingWalls names the walls that do not stand, for a log line.
