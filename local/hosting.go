@@ -164,7 +164,7 @@ func wallsOf(dir string, pid int) []string {
 		walls = append(walls, r.Walls...)
 	}
 	if groups, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid)); err == nil &&
-		strings.Contains(string(groups), "/atoll-planes-") {
+		strings.Contains(string(groups), "/"+plane.GroupPrefix) {
 		walls = append(walls, "memory")
 	}
 	return walls

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/postgres"
+	"atoll.dev/plane"
 )
 
 // progressTimeout is how long `up` waits for the next process to serve. The whole start has no
@@ -425,6 +426,11 @@ func (h Home) Down(ctx context.Context, data Data, stopped func(name string)) er
 	}
 	if data == KeepData {
 		return nil
+	}
+	for _, mc := range st.Clusters {
+		if err := plane.RemoveGroups(ctx, h.hostingDir(mc)); err != nil {
+			return fmt.Errorf("purging: %w", err)
+		}
 	}
 	for _, dir := range []string{st.Postgres.Dir, st.Postgres.SocketDir, t.outerNodesDir(), h.Dir} {
 		if err := os.RemoveAll(dir); err != nil {

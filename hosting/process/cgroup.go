@@ -2,8 +2,6 @@ package process
 
 import (
 	"errors"
-	"fmt"
-	"hash/fnv"
 	"io/fs"
 	"maps"
 	"os"
@@ -13,6 +11,7 @@ import (
 	"strings"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
 )
 
 // Limits of one plane's control group.
@@ -34,9 +33,7 @@ func findCgroups(home string) (*cgroups, error) {
 	if err != nil {
 		return nil, err
 	}
-	h := fnv.New32a()
-	h.Write([]byte(home))
-	c := cgroupsOf(string(content), fmt.Sprintf("%s%08x", groupPrefix, h.Sum32()))
+	c := cgroupsOf(string(content), plane.GroupName(home))
 	if c == nil {
 		return nil, errors.New("no hierarchy of control groups limits memory")
 	}
@@ -47,14 +44,11 @@ func findCgroups(home string) (*cgroups, error) {
 	return c, nil
 }
 
-// groupPrefix begins the name of each runtime's directory.
-const groupPrefix = "atoll-planes-"
-
 // sweep removes the groups, of any runtime, that have no process: those of planes that were killed.
 func (c *cgroups) sweep() {
 	for _, root := range c.roots {
 		for _, pattern := range []string{"/*", ""} {
-			groups, _ := filepath.Glob(filepath.Join(filepath.Dir(root), groupPrefix+"*") + pattern)
+			groups, _ := filepath.Glob(filepath.Join(filepath.Dir(root), plane.GroupPrefix+"*") + pattern)
 			for _, dir := range groups {
 				_ = os.Remove(dir) // the kernel refuses to remove a group that is in use
 			}

@@ -74,7 +74,7 @@ func isInOtherGroup(pid int, g group) bool {
 	}
 	for line := range strings.Lines(string(content)) {
 		path := strings.TrimSpace(line)
-		if !strings.Contains(path, "/"+groupPrefix) {
+		if !strings.Contains(path, "/"+plane.GroupPrefix) {
 			continue
 		}
 		isIn := func(dir string) bool {
