@@ -33,7 +33,9 @@ func (b *bucket) refill(r rate, now time.Time) bool {
 	switch passed := at - b.filled; {
 	case b.filled == 0:
 		b.tokens, b.filled = r.burst, at
-	case passed > 0: // the clock may have been set back
+	case passed < 0: // the clock was set back: the time until the old one is reached must not count as none
+		b.filled = at
+	default:
 		b.tokens = min(r.burst, b.tokens+time.Duration(passed).Seconds()*r.perSecond)
 		b.filled = at
 	}

@@ -302,6 +302,7 @@ func TestABucketFillsWithTime(t *testing.T) {
 		{0, true}, {0, true}, {0, true}, {0, false},
 		{400 * time.Millisecond, false}, {500 * time.Millisecond, true}, {500 * time.Millisecond, false},
 		{-time.Hour, false}, // the clock was set back
+		{500*time.Millisecond - time.Hour, true}, {500*time.Millisecond - time.Hour, false},
 		{time.Hour, true}, {time.Hour, true}, {time.Hour, true}, {time.Hour, false},
 	} {
 		if got := b.takeToken(r, start.Add(c.at)); got != c.want {
