@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
@@ -21,8 +20,9 @@ import (
 type Chain struct {
 	Name     string
 	Taken    time.Time // of its name
-	Segments int
-	// Whole is false when the log was deleted and only the snapshot is kept: it restores to the second of Taken.
+	Segments int       // of the log, from the first without a gap
+	// Whole is false when the log was deleted, or its deletion has begun, and only the snapshot is kept: it restores to
+	// the second of Taken.
 	Whole bool
 }
 
@@ -43,11 +43,12 @@ func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 			return nil, err
 		}
 		c := Chain{Name: o.chain, Taken: taken}
-		for _, n := range o.names {
-			if strings.HasPrefix(n, segmentPrefix) {
+		for _, name := range o.names { // in order
+			if name == segmentName(c.Segments+1) {
 				c.Segments++
 			}
 		}
+		// DeleteExpired deletes the mark first, and the first segment before the others.
 		c.Whole = c.Segments > 0 || slices.Contains(o.names, markObject)
 		list = append(list, c)
 	}

@@ -114,9 +114,10 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 		var err error
 		switch decision {
 		case KeepSnapshot:
-			err = remove(finished[i], func(name string) bool {
-				return strings.HasPrefix(name, segmentPrefix) || name == markObject
-			})
+			// The mark, and then the segments from the first on: after each step a list shows the chain as it restores.
+			if err = remove(finished[i], func(name string) bool { return name == markObject }); err == nil {
+				err = remove(finished[i], func(name string) bool { return strings.HasPrefix(name, segmentPrefix) })
+			}
 		case Expire:
 			if err = remove(finished[i], func(name string) bool { return name == manifestObject }); err == nil {
 				err = remove(finished[i], func(name string) bool { return name != manifestObject })

@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -77,4 +78,48 @@ func TestTheRetentionNeverExpiresTheLastChain(t *testing.T) {
 			}
 		}
 	})
+}
+
+// While the log of a chain was being deleted, a list showed the chain as one that restores every second, with an end
+// that was no longer stored.
+func TestAChainWhoseLogIsBeingDeletedRestoresItsSnapshotOnly(t *testing.T) {
+	plane := Plane{Namespace: "clusters-1", Name: "hc-1"}
+	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	const segments = 12
+	for done := range segments + 2 { // deletions before the store fails
+		store := newMemoryStore()
+		var old string
+		for _, age := range []time.Duration{30 * time.Hour, 26 * time.Hour, time.Hour} {
+			chain := plane.prefix() + now.Add(-age).Format(chainTime) + "-0123abcd/"
+			store.replace(chain+manifestObject, []byte("m"))
+			if old == "" {
+				old = chain
+				store.replace(chain+markObject, []byte("m"))
+				for n := range segments {
+					store.replace(chain+segmentName(n+1), []byte("s"))
+				}
+			}
+		}
+		deletions := 0
+		store.setFault(func(op, _ string) error {
+			if op != "delete" {
+				return nil
+			}
+			if deletions++; deletions > done {
+				return errors.New("unavailable")
+			}
+			return nil
+		})
+		if _, err := DeleteExpired(t.Context(), store, plane, DefaultRetention(), now); (err == nil) != (done > segments) {
+			t.Errorf("after %d deletions: error %v", done, err)
+		}
+		chains, err := Chains(t.Context(), store, plane)
+		if err != nil || len(chains) != 3 {
+			t.Fatalf("chains %v, error %v", chains, err)
+		}
+		isComplete := store.content(old+segmentName(1)) != nil
+		if chains[0].Whole != isComplete || isComplete != (chains[0].Segments == segments) {
+			t.Errorf("after %d deletions the list shows %+v; the log is complete: %t", done, chains[0], isComplete)
+		}
+	}
 }
