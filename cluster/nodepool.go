@@ -3,6 +3,7 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -66,6 +67,12 @@ var nodePoolRule = document.Object(map[string]document.Rule{
 		"replicas": document.Integer(0, MaxReplicas),
 		"management": document.Object(map[string]document.Rule{
 			"autoRepair": document.Boolean, "upgradeType": document.OneOf("Replace", "InPlace"),
+			"replace": document.Object(map[string]document.Rule{
+				"strategy": document.OneOf(RollingUpdate, OnDelete),
+				"rollingUpdate": document.Object(map[string]document.Rule{
+					"maxSurge": countOrShare, "maxUnavailable": countOrShare,
+				}),
+			}),
 		}),
 		"platform": document.Object(map[string]document.Rule{
 			"type": document.OneOf("AWS", "None"), "aws": document.Object(awsNodeMembers),
@@ -74,6 +81,36 @@ var nodePoolRule = document.Object(map[string]document.Rule{
 		"nodeDrainTimeout": document.Duration,
 	}),
 })
+
+// Strategies by which new nodes replace outdated ones.
+const (
+	RollingUpdate = "RollingUpdate"
+	OnDelete      = "OnDelete"
+)
+
+var share = regexp.MustCompile(`^(100|[1-9]?[0-9])%$`)
+
+// countOrShare accepts a number of nodes, or a share of the replicas from "0%" to "100%".
+func countOrShare(p *document.Problems, path string, v any) {
+	text, isText := v.(string)
+	switch {
+	case isText && !share.MatchString(text):
+		p.Add(path, `%s is no share from "0%%" to "100%%"`, document.Quote(text))
+	case !isText:
+		document.Integer(0, MaxReplicas)(p, path, v)
+	}
+}
+
+// checkReplace checks that a replacement may make or remove a node.
+func checkReplace(p *document.Problems, spec map[string]any) {
+	path := []string{"nodePool", "management", "replace", "rollingUpdate"}
+	isZero := func(v any) bool { return v == json.Number("0") || v == "0%" }
+	limits := document.Lookup(spec, path...)
+	if unavailable := document.Lookup(limits, "maxUnavailable"); isZero(document.Lookup(limits, "maxSurge")) &&
+		(unavailable == nil || isZero(unavailable)) {
+		p.Add("spec."+strings.Join(path, "."), "maxSurge and maxUnavailable cannot both be 0: no node could be replaced")
+	}
+}
 
 var awsNodeMembers = map[string]document.Rule{
 	"instanceType": document.String(instanceType),
@@ -154,6 +191,7 @@ func (n NodePoolRules) check(p *document.Problems, before, spec map[string]any) 
 		}
 	}
 	checkTaints(p, spec)
+	checkReplace(p, spec)
 }
 
 // checkTaints checks that each taint has a key and an effect and that no two

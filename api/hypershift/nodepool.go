@@ -2,6 +2,7 @@ package hypershift
 
 import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // NodePoolLabel of a Node names the NodePool that it belongs to.
@@ -56,8 +57,21 @@ type RootVolume struct {
 
 // NodePoolManagement is how the hosting service repairs and upgrades nodes.
 type NodePoolManagement struct {
-	UpgradeType string `json:"upgradeType,omitempty"` // Replace or InPlace
-	AutoRepair  bool   `json:"autoRepair,omitempty"`
+	UpgradeType string          `json:"upgradeType,omitempty"` // Replace or InPlace
+	Replace     *ReplaceUpgrade `json:"replace,omitempty"`     // of UpgradeType Replace
+	AutoRepair  bool            `json:"autoRepair,omitempty"`
+}
+
+// ReplaceUpgrade is how new nodes replace outdated ones.
+type ReplaceUpgrade struct {
+	Strategy      string         `json:"strategy,omitempty"` // RollingUpdate (default) or OnDelete
+	RollingUpdate *RollingUpdate `json:"rollingUpdate,omitempty"`
+}
+
+// RollingUpdate limits the nodes during a replacement. A share is of the ordered replicas.
+type RollingUpdate struct {
+	MaxSurge       *intstr.IntOrString `json:"maxSurge,omitempty"`       // nodes more than ordered; default 1
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"` // ready nodes fewer than ordered; default 0
 }
 
 // NodePoolAutoScaling are the bounds of a pool that scales by itself.

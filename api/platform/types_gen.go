@@ -1336,6 +1336,7 @@ type NodePoolList struct {
 // NodePoolManagement defines model for NodePoolManagement.
 type NodePoolManagement struct {
 	AutoRepair  *bool                         `json:"autoRepair,omitempty"`
+	Replace     *NodePoolReplace              `json:"replace,omitempty"`
 	UpgradeType NodePoolManagementUpgradeType `json:"upgradeType,omitempty"`
 }
 
@@ -1351,11 +1352,30 @@ type NodePoolPlatform struct {
 	Type string       `json:"type,omitempty"`
 }
 
+// NodePoolReplace How new nodes replace outdated ones, as HyperShift has it. It may be changed.
+type NodePoolReplace struct {
+	RollingUpdate *NodePoolRollingUpdate `json:"rollingUpdate,omitempty"`
+
+	// Strategy `RollingUpdate` (default) replaces outdated nodes within the limits of rollingUpdate. With `OnDelete` an
+	// outdated node stays until somebody deletes it; its successor is up to date.
+	Strategy string `json:"strategy,omitempty"`
+}
+
 // NodePoolRequest defines model for NodePoolRequest.
 type NodePoolRequest struct {
 	ClusterID string        `json:"cluster_id"`
 	Name      string        `json:"name"`
 	Spec      *NodePoolSpec `json:"spec,omitempty"`
+}
+
+// NodePoolRollingUpdate Limits, each a number of nodes or a share of the replicas such as "25%". They cannot both be 0. Shares of a
+// small pool that come to 0 and 0 count as one unavailable node.
+type NodePoolRollingUpdate struct {
+	// MaxSurge Nodes more than replicas during a replacement; a share is rounded up. Default 1.
+	MaxSurge interface{} `json:"maxSurge,omitempty"`
+
+	// MaxUnavailable Ready nodes fewer than replicas during a replacement; a share is rounded down. Default 0.
+	MaxUnavailable interface{} `json:"maxUnavailable,omitempty"`
 }
 
 // NodePoolSpec Answers have autoRepair, replicas, management, platform, release and nodeDrainTimeout under `nodePool`;

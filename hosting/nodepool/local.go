@@ -74,9 +74,8 @@ func (noMachines) Sleep(localnodes.Pool)                               {}
 func (noMachines) Remove(localnodes.Pool, types.UID)                   {}
 
 const (
-	// surge is the number of nodes that a pool may have more than ordered, while one replaces another.
-	surge = 1
-	// maxLeaving is the number of machines that a pool may have beyond that, while others are drained or stopped.
+	// maxLeaving is the number of machines that a pool may have beyond its replicas and its surge, while others are
+	// drained or stopped.
 	maxLeaving = 2
 	// roomRetry is the pause before a pool tries again to get machines for which there was no room.
 	roomRetry = 10 * time.Second
@@ -139,7 +138,7 @@ func (k *reconciler) reconcileMachines(ctx context.Context, s *watchedPlane, poo
 		}
 	}
 	var noRoom error
-	for _, n := range nodesToRun(nodes, machines, w.replicas) {
+	for _, n := range nodesToRun(nodes, machines, w.replicas+w.replacement.surge) {
 		_, exists := machines[n.Metadata.UID]
 		if !exists && !mayMake {
 			continue
@@ -203,9 +202,9 @@ func (k *reconciler) reconcileMachine(ctx context.Context, s *watchedPlane, pool
 }
 
 // nodesToRun returns the Nodes whose machines are to be started or kept up to date now: those that have a machine, and
-// as many others as the pool may have machines. A customer's administrator can create Nodes with a pool's label, and
+// as many others as the pool may have machines: most, and maxLeaving beside them. A customer's administrator can create Nodes with a pool's label, and
 // can keep deleted or drained Nodes for ever: each machine counts, whatever its Node is like.
-func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, replicas int) []*node {
+func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, most int) []*node {
 	var found, others []*node
 	leaving := len(machines)
 	for _, n := range nodes {
@@ -224,7 +223,7 @@ func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, replic
 	byIndex := func(a, b *node) int { return cmp.Compare(a.index(), b.index()) }
 	slices.SortStableFunc(found, byIndex)
 	slices.SortStableFunc(others, byIndex)
-	room := replicas + surge + min(leaving, maxLeaving) - len(machines)
+	room := most + min(leaving, maxLeaving) - len(machines)
 	return append(found, others[:max(0, min(len(others), room))]...)
 }
 

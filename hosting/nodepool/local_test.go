@@ -272,7 +272,7 @@ func TestNoMoreMachinesRunThanAPoolMayHave(t *testing.T) {
 	}
 	machines := map[types.UID]localnodes.Machine{"u7": {}, "u8": {}}
 	names := func() (names []string) {
-		for _, n := range nodesToRun(nodes, machines, 2) {
+		for _, n := range nodesToRun(nodes, machines, 2+1) {
 			names = append(names, n.Metadata.Name)
 		}
 		return names

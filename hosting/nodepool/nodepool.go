@@ -8,7 +8,8 @@
 // The pure function plan decides, from the ordered pool and the existing Nodes. A
 // node is drained before it is removed, when its pool shrinks, changes its version
 // or machine type, or is deleted. A changed version or machine type is rolled out
-// with one node more than ordered, never with one less. Deleted nodes are made
+// within the limits of the pool's management.replace; by default with one node
+// more than ordered, never with one less. Deleted nodes are made
 // again; with auto-repair, a node that is not ready for long is replaced.
 //
 // Nodes are watched, not polled. No plane is woken: the changes to a sleeping

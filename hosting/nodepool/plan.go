@@ -66,33 +66,21 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 			outdated++
 		}
 	}
-	switch excess := len(live) - w.replicas; {
+	excess := len(live) - w.replicas
+	switch {
+	case outdated > 0 && !w.replacement.onDelete:
+		create, drain := w.replace(live)
+		d.createCount, d.drain = create, append(d.drain, drain...)
 	case excess < 0 && w.provider == cluster.External: // machines join by themselves
 	case excess < 0:
 		d.createCount = -excess
-	case excess == 0 && outdated > 0:
-		d.createCount = 1 // a replacement first
 	case excess > 0:
-		// When the replacement is the only excess node, an outdated node stays until the replacement is ready.
-		if outdated > 0 && excess == 1 && !allFreshReady(w, live) && !unreadyOutdated(w, live) {
-			return d
-		}
 		slices.SortStableFunc(live, func(a, b *node) int {
 			return cmp.Or(cmp.Compare(w.removalRank(a), w.removalRank(b)), cmp.Compare(b.index(), a.index()))
 		})
 		d.drain = append(d.drain, live[:excess]...)
 	}
 	return d
-}
-
-// allFreshReady reports whether every current node is ready.
-func allFreshReady(w wanted, nodes []*node) bool {
-	return !slices.ContainsFunc(nodes, func(n *node) bool { return w.isCurrent(n) && !n.isReady() })
-}
-
-// unreadyOutdated reports whether a node is both outdated and not ready.
-func unreadyOutdated(w wanted, nodes []*node) bool {
-	return slices.ContainsFunc(nodes, func(n *node) bool { return !w.isCurrent(n) && !n.isReady() })
 }
 
 // removalRank orders nodes for removal, the lowest rank first: nodes that are not ready before ready ones, and within

@@ -33,6 +33,7 @@ type wanted struct {
 	// awakeSince is when the machine of a Node was started after a pause, in which the Node was not ready.
 	awakeSince   map[types.UID]time.Time
 	inPlace      bool
+	replacement  replacement
 	drainTimeout time.Duration // 0: none
 	pods         netip.Prefix  // network of all pods, of which each node gets one of hostBits
 	hostBits     int
@@ -79,6 +80,9 @@ func readSpec(pool *hypershift.NodePool, hc *hypershift.HostedCluster, control s
 	if w.replicas < 0 || w.replicas > maxReplicas {
 		fail(ValidPlatformConfig, "InvalidReplicas", fmt.Errorf("spec.replicas: must be from 0 to %d", maxReplicas))
 		w.replicas = 0
+	}
+	if w.replacement, err = readReplacement(s.Management.Replace, w.replicas); err != nil {
+		fail(ValidPlatformConfig, ValidationFailed, err)
 	}
 	if s.NodeDrainTimeout != nil {
 		w.drainTimeout = s.NodeDrainTimeout.Duration

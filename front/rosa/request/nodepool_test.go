@@ -48,6 +48,13 @@ func TestEveryWrongFieldOfANodePoolIsNamedAtOnce(t *testing.T) {
 			"spec.nodePool.replicas: whole number"},
 		`{"cluster_id":"c","name":"w","spec":{"replicas":1,"nodePool":{"replicas":2}}}`: {
 			"spec.replicas: with another value"},
+		`{"cluster_id":"c","name":"w","spec":{"management":{"replace":{"strategy":"Recreate","rollingUpdate":{` +
+			`"maxSurge":"110%","maxUnavailable":-1}}}}}`: {
+			"spec.nodePool.management.replace.rollingUpdate.maxSurge: no share",
+			"spec.nodePool.management.replace.rollingUpdate.maxUnavailable: whole number",
+			"spec.nodePool.management.replace.strategy: RollingUpdate"},
+		`{"cluster_id":"c","name":"w","spec":{"management":{"replace":{"rollingUpdate":{"maxSurge":0}}}}}`: {
+			"spec.nodePool.management.replace.rollingUpdate: cannot both be 0"},
 		`{"cluster_id":"c","name":"w","spec":{"nodePool":3,"replicas":1}}`: {"spec.nodePool: must be an object",
 			"spec.replicas: not known"},
 		`{"cluster_id":"c","name":"w","spec":{"platform":{"aws":{"instanceType":"m6a.tiny","rootVolume":{"size":1}}},"labels":{"atoll.dev/simulated":"false","x y":"1"},"autoRepair":"on","nodeDrainTimeout":"soon"}}`: {
