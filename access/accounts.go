@@ -13,23 +13,23 @@ import (
 // PutAccount creates an account or changes its rights. This process uses the
 // change when PutAccount returns, other processes within a second.
 func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
-	if !accountPattern.MatchString(a.ID) {
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
+	if !accountPattern.MatchString(string(a.ID)) {
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(a.ID)), ErrInvalid)
 	}
 	spec, err := json.Marshal(a)
 	if err != nil {
 		return fmt.Errorf("putting account %s: %w", a.ID, err)
 	}
 	for {
-		doc, _, err := k.store.Update(ctx, KindAccount, a.ID, 0, func(d *store.Document) error {
+		doc, _, err := k.store.Update(ctx, KindAccount, string(a.ID), 0, func(d *store.Document) error {
 			d.Spec = spec
 			return nil
 		})
 		if errors.Is(err, store.ErrNotFound) {
-			if err := k.directory.removeScope(ctx, cluster.Account(a.ID)); err != nil { // an interrupted deletion has left it
+			if err := k.directory.removeScope(ctx, a.ID); err != nil { // an interrupted deletion has left it
 				return fmt.Errorf("putting account %s: %w", a.ID, err)
 			}
-			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: a.ID, Scope: a.ID, Spec: spec,
+			doc, err = k.store.Create(ctx, store.Document{Kind: KindAccount, ID: string(a.ID), Scope: string(a.ID), Spec: spec,
 				Status: emptyObject})
 			if errors.Is(err, store.ErrExists) {
 				continue // another process was first
@@ -67,20 +67,20 @@ func (d *Directory) Account(ctx context.Context, id cluster.Account) (AccountDoc
 // CreateAccount provisions an account. The error is store.ErrExists when it exists. Documents that an
 // interrupted deletion has left are removed first.
 func (d *Directory) CreateAccount(ctx context.Context, a Account) (AccountDocument, error) {
-	if err := checkAccount(cluster.Account(a.ID)); err != nil {
+	if err := checkAccount(a.ID); err != nil {
 		return AccountDocument{}, err
 	}
-	if _, err := d.store.Get(ctx, KindAccount, a.ID); errors.Is(err, store.ErrNotFound) {
-		if err := d.removeScope(ctx, cluster.Account(a.ID)); err != nil {
+	if _, err := d.store.Get(ctx, KindAccount, string(a.ID)); errors.Is(err, store.ErrNotFound) {
+		if err := d.removeScope(ctx, a.ID); err != nil {
 			return AccountDocument{}, err
 		}
 	}
 	spec := accountSpec{a, store.ActorFrom(ctx).Principal}
-	doc, err := d.store.Create(ctx, document(KindAccount, a.ID, cluster.Account(a.ID), "", spec))
+	doc, err := d.store.Create(ctx, document(KindAccount, string(a.ID), a.ID, "", spec))
 	if err != nil {
 		return AccountDocument{}, err
 	}
-	d.cache.await(ctx, KindAccount, cluster.Account(a.ID), a.ID, doc.Version)
+	d.cache.await(ctx, KindAccount, a.ID, string(a.ID), doc.Version)
 	return toAccount(doc)
 }
 

@@ -147,7 +147,7 @@ func (s *cached) set(d store.Document, opened cached) {
 		var a Account
 		// An account that cannot be read is not privileged.
 		_ = json.Unmarshal(d.Spec, &a)
-		s.accounts[cluster.Account(d.ID)] = cachedAccount{d.Version, a.Privileged && a.ID == d.ID}
+		s.accounts[cluster.Account(d.ID)] = cachedAccount{d.Version, a.Privileged && string(a.ID) == d.ID}
 	}
 }
 
@@ -159,12 +159,12 @@ func (c *cache) open(d store.Document) cachedKey {
 	if k.err = json.Unmarshal(d.Spec, &spec); k.err == nil {
 		k.key = Key{
 			AccessKeyID: d.ID,
-			Account:     cluster.Account(spec.Account),
+			Account:     spec.Account,
 			Principal:   spec.Principal,
 			Disabled:    spec.Disabled || d.DeletedAt != nil,
 		}
 		var opened string
-		opened, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, cluster.Account(spec.Account), spec.Principal})
+		opened, k.err = c.sealer.Open(spec.SealedSecret, Bound{d.ID, spec.Account, spec.Principal})
 		if k.err == nil {
 			k.err = k.key.setSecret(opened)
 		}

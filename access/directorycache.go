@@ -133,7 +133,7 @@ func (s *accountState) rebuild() {
 		switch key.kind {
 		case KindAccount:
 			var a Account
-			v.isProvisioned = json.Unmarshal(d.Spec, &a) == nil && a.ID == d.ID
+			v.isProvisioned = json.Unmarshal(d.Spec, &a) == nil && string(a.ID) == d.ID
 			v.isPrivileged = v.isProvisioned && a.Privileged
 			var count adminCount
 			v.countsAdmins = json.Unmarshal(d.Status, &count) != nil || count.Admins > 0

@@ -70,17 +70,17 @@ const (
 
 // Account is an account of the region. The principals of a privileged account are operators.
 type Account struct {
-	ID         string `json:"accountId"`
-	Privileged bool   `json:"privileged"`
+	ID         cluster.Account `json:"accountId"`
+	Privileged bool            `json:"privileged"`
 }
 
 // keyPairSpec is the spec of a KeyPair document. The id of the document is the
 // access key id, its scope the account.
 type keyPairSpec struct {
-	Account      string `json:"accountId"`
-	Principal    string `json:"principalArn"`
-	SealedSecret string `json:"sealedSecret"`
-	Disabled     bool   `json:"disabled"`
+	Account      cluster.Account `json:"accountId"`
+	Principal    string          `json:"principalArn"`
+	SealedSecret string          `json:"sealedSecret"`
+	Disabled     bool            `json:"disabled"`
 	// Expires is the end of temporary credentials, for lists; the sealed end decides.
 	Expires *time.Time `json:"expiresAt,omitempty"`
 }
@@ -181,7 +181,7 @@ func (k *KeyStore) Create(ctx context.Context, account cluster.Account, principa
 		if err != nil {
 			return KeyPair{}, "", err
 		}
-		pair, err := k.put(ctx, id, secret, keyPairSpec{Account: string(account), Principal: principal})
+		pair, err := k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
 		if errors.Is(err, store.ErrExists) {
 			continue // the same 80 bits were drawn before
 		}
@@ -206,13 +206,13 @@ func (k *KeyStore) Import(ctx context.Context, id, secret string, account cluste
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, err
 	}
-	return k.put(ctx, id, secret, keyPairSpec{Account: string(account), Principal: principal})
+	return k.put(ctx, id, secret, keyPairSpec{Account: account, Principal: principal})
 }
 
 // put creates the document of a key pair, and seals the secret. The error is ErrTooManyKeys when the
 // principal would have too many.
 func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec) (KeyPair, error) {
-	sealed, err := k.sealer.Seal(secret, Bound{id, cluster.Account(spec.Account), spec.Principal})
+	sealed, err := k.sealer.Seal(secret, Bound{id, spec.Account, spec.Principal})
 	if err != nil {
 		return KeyPair{}, err
 	}
@@ -227,7 +227,7 @@ func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec)
 			return err
 		}
 		var err error
-		doc, err = tx.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: spec.Account, Spec: text,
+		doc, err = tx.Create(ctx, store.Document{Kind: KindKeyPair, ID: id, Scope: string(spec.Account), Spec: text,
 			Status: emptyObject})
 		if err != nil {
 			return err
@@ -353,7 +353,7 @@ func toKeyPair(d store.Document) (KeyPair, error) {
 	}
 	pair := KeyPair{
 		AccessKeyID: d.ID,
-		Account:     cluster.Account(spec.Account),
+		Account:     spec.Account,
 		Principal:   spec.Principal,
 		Disabled:    spec.Disabled,
 		CreatedAt:   d.CreatedAt,

@@ -16,8 +16,6 @@ import (
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/json"
 	"github.com/go-jose/go-jose/v4/jwt"
-
-	"atoll.dev/cluster"
 )
 
 const (
@@ -126,7 +124,7 @@ func (o *OIDC) Prove(r *http.Request, token string) (Identity, error) {
 	evidence := Evidence{Method: ByOIDC, Issuer: o.options.Issuer, Subject: claims.subject, Until: claims.until}
 	if isLinked {
 		evidence.Credential = link.ID
-		return Identity{Principal: link.Principal, Account: cluster.Account(link.Account), Privileged: link.Privileged,
+		return Identity{Principal: link.Principal, Account: link.Account, Privileged: link.Privileged,
 			Evidence: evidence, linkCode: code}, nil
 	}
 	if code == "" {
@@ -141,7 +139,7 @@ func (o *OIDC) Prove(r *http.Request, token string) (Identity, error) {
 	case !isValid || !time.Now().Before(found.Expires):
 		return Identity{}, refuse(InvalidLinkCode, "%s", invalidLinkCode)
 	}
-	return Identity{Principal: found.Principal, Account: cluster.Account(found.Account), Privileged: found.Privileged,
+	return Identity{Principal: found.Principal, Account: found.Account, Privileged: found.Privileged,
 		Evidence: evidence, linkCode: code}, nil
 }
 

@@ -115,7 +115,7 @@ func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, p
 	if err != nil {
 		return Session{}, fmt.Errorf("creating a session: %w", err)
 	}
-	pair, err := k.put(ctx, id, string(text), keyPairSpec{Account: string(account), Principal: principal,
+	pair, err := k.put(ctx, id, string(text), keyPairSpec{Account: account, Principal: principal,
 		Expires: &expires})
 	return Session{pair, s.Secret, s.Token}, err
 }

@@ -46,12 +46,13 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 			principal = "arn:aws:iam::" + account + ":user/admin"
 		}
 		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+			id := cluster.Account(account)
 			if privileged {
-				if err := keys.PutAccount(ctx, access.Account{ID: account, Privileged: true}); err != nil {
+				if err := keys.PutAccount(ctx, access.Account{ID: id, Privileged: true}); err != nil {
 					return err
 				}
 			}
-			created, err := createKey(ctx, keys, cluster.Account(account), principal, sessionName, valid)
+			created, err := createKey(ctx, keys, id, principal, sessionName, valid)
 			if err != nil {
 				return err
 			}
@@ -61,8 +62,8 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 			}
 			provisioned := false
 			for _, a := range accounts {
-				created.Privileged = created.Privileged || a.ID == account && a.Privileged
-				provisioned = provisioned || a.ID == account
+				created.Privileged = created.Privileged || a.ID == id && a.Privileged
+				provisioned = provisioned || a.ID == id
 			}
 			return o.Print(session.Out, created, func(w io.Writer) {
 				fmt.Fprintf(w, "access key id      %s\nsecret access key  %s\nprincipal          %s\n", created.AccessKeyID,

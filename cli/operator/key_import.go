@@ -51,10 +51,11 @@ func keyImport(session *terminal.Session) *cobra.Command {
 				return fmt.Errorf("%s: %w", args[0], err)
 			}
 			return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
-				if err := keys.PutAccount(ctx, access.Account{ID: cred.Account, Privileged: true}); err != nil {
+				account := cluster.Account(cred.Account)
+				if err := keys.PutAccount(ctx, access.Account{ID: account, Privileged: true}); err != nil {
 					return err
 				}
-				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, cluster.Account(cred.Account), cred.Principal)
+				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, account, cred.Principal)
 				if errors.Is(err, store.ErrExists) {
 					return nil
 				}

@@ -319,7 +319,7 @@ func (s *clustersService) reports(ctx context.Context, c createdResource) (clust
 	if c.status.Resource == "" {
 		return nil, nil
 	}
-	ctx = clmclient.WithTenant(ctx, cluster.Account(c.spec.Account))
+	ctx = clmclient.WithTenant(ctx, c.spec.Account)
 	r, err := s.clm.GetWithStatuses(ctx, clusters, c.status.Resource)
 	if remote.StatusOf(err) == http.StatusNotFound {
 		return nil, nil

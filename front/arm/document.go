@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/ops"
 	"atoll.dev/store"
@@ -55,9 +56,9 @@ func facetsOf(d store.Document) []string {
 // StoreKinds returns the kinds with which the database of this front is opened.
 func StoreKinds() []store.KindSpec {
 	owner := func(d store.Document) string {
-		var spec struct{ Account string }
+		var spec struct{ Account cluster.Account }
 		_ = json.Unmarshal(d.Spec, &spec) // a document without an account is the region's
-		return spec.Account
+		return string(spec.Account)
 	}
 	operations := ops.StoreKind()
 	operations.Owner = func(d store.Document) string {
@@ -66,7 +67,7 @@ func StoreKinds() []store.KindSpec {
 		if json.Unmarshal(d.Spec, &order) == nil {
 			_ = json.Unmarshal(order.Parameters, &p) // an operation without an account is the region's
 		}
-		return p.Account
+		return string(p.Account)
 	}
 	specs := []store.KindSpec{operations}
 	for _, kind := range []store.Kind{kindSubscription, kindCluster, kindPool, kindAuth} {
@@ -84,15 +85,15 @@ func StoreKinds() []store.KindSpec {
 // authentication has the name of its cluster, so that a cluster has one at most. The id of a document is
 // never used again.
 type resourceSpec struct {
-	Account    string         `json:"account"`
-	Path       string         `json:"path"` // the id of the resource in Azure, with the case of its first PUT
-	Parent     string         `json:"parent,omitempty"`
-	Name       string         `json:"name"`
-	Location   string         `json:"location"`
-	Tags       map[string]any `json:"tags,omitempty"`
-	Identity   any            `json:"identity,omitempty"`
-	Properties map[string]any `json:"properties"`
-	SystemData map[string]any `json:"systemData,omitempty"`
+	Account    cluster.Account `json:"account"`
+	Path       string          `json:"path"` // the id of the resource in Azure, with the case of its first PUT
+	Parent     string          `json:"parent,omitempty"`
+	Name       string          `json:"name"`
+	Location   string          `json:"location"`
+	Tags       map[string]any  `json:"tags,omitempty"`
+	Identity   any             `json:"identity,omitempty"`
+	Properties map[string]any  `json:"properties"`
+	SystemData map[string]any  `json:"systemData,omitempty"`
 	// Image is the release that version.id stands for; it changes with version.id only.
 	Image string `json:"image"`
 }

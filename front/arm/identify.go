@@ -28,8 +28,6 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-type accountID = cluster.Account
-
 // byARM is the method of authentication with a client certificate that ARM's metadata publish.
 const byARM access.Method = "arm-certificate"
 
@@ -280,7 +278,7 @@ func (f *front) identityOf(r *http.Request, evidence access.Evidence) (access.Id
 		id = parts[2]
 	}
 	if r.URL.Path == rpOperationsPath { // of every subscription
-		return access.Identity{Principal: string(byARM), Account: accountID(byARM), Evidence: evidence}, nil
+		return access.Identity{Principal: string(byARM), Account: cluster.Account(byARM), Evidence: evidence}, nil
 	}
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		if len(parts) > 1 && parts[1] == "subscriptions" {
@@ -303,7 +301,7 @@ func (f *front) identityOf(r *http.Request, evidence access.Evidence) (access.Id
 	}
 	evidence.Subject, evidence.Issuer = r.Header.Get("X-Ms-Client-Principal-Name"), r.Header.Get("X-Ms-Home-Tenant-Id")
 	return access.Identity{Principal: principalOf(account, r.Header.Get("X-Ms-Client-Object-Id")),
-		Account: accountID(account), Evidence: evidence}, nil
+		Account: account, Evidence: evidence}, nil
 }
 
 // unavailable returns the answer to a request that could not be identified because a read failed.

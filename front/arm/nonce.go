@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/access"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -76,7 +77,7 @@ func (n *nonces) forget(digest requestDigest) {
 // recordUse records the use of a signed request that may change something, for all processes, in the
 // share of an account. A request that any process has taken before is answered 401. Every other error
 // is a *rest.Error of which the sender may try the same request again.
-func (t *Tokens) recordUse(ctx context.Context, method string, digest requestDigest, account accountID) error {
+func (t *Tokens) recordUse(ctx context.Context, method string, digest requestDigest, account cluster.Account) error {
 	if t.o.Used == nil || method == http.MethodGet {
 		return nil
 	}

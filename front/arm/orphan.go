@@ -134,8 +134,9 @@ func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r 
 		}
 		return err
 	}
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(r.Tenancy["account"])), remote.Actor{
-		Principal: principalOf(r.Tenancy["account"], ""), Account: r.Tenancy["account"], RequestID: id})
+	account := cluster.Account(r.Tenancy["account"])
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{
+		Principal: principalOf(account, ""), Account: string(account), RequestID: id})
 	if _, err := f.clm.Delete(ctx, collectionOf(kind), r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

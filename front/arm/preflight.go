@@ -174,7 +174,7 @@ func (c *preflightCheck) checkQuotas() error {
 	if c.needs == [4]int64{} {
 		return nil
 	}
-	quotas, err := c.f.clm.Quotas(c.x.ctx, accountID(c.x.subscription.Account))
+	quotas, err := c.f.clm.Quotas(c.x.ctx, c.x.subscription.Account)
 	if err != nil {
 		return err
 	}

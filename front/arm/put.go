@@ -10,7 +10,6 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/access/policy"
-	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/ops"
 	"atoll.dev/store"
@@ -209,7 +208,7 @@ func (f *front) authorize(x *exchange, have, parent *resource, next resource) er
 	if next.kind == kindAuth {
 		return authority.Check(x.r.Context(), "UpdateCluster", resourceOf(*parent, nil))
 	}
-	of := policy.Resource{Kind: policy.Cluster, Account: cluster.Account(x.subscription.Account),
+	of := policy.Resource{Kind: policy.Cluster, Account: x.subscription.Account,
 		Tags: policyTags(next.spec.Tags)}
 	if next.kind == kindPool {
 		of.ID, of.Tags = parent.status.Resource, policyTags(parent.spec.Tags)
@@ -238,7 +237,7 @@ func resourceOf(r resource, parent *resource) policy.Resource {
 	if r.kind == kindAuth && parent != nil {
 		r = *parent
 	}
-	of := policy.Resource{Kind: policy.Cluster, ID: r.status.Resource, Account: cluster.Account(r.spec.Account),
+	of := policy.Resource{Kind: policy.Cluster, ID: r.status.Resource, Account: r.spec.Account,
 		Tags: policyTags(r.spec.Tags)}
 	if r.kind == kindPool {
 		of.Kind = policy.NodePool

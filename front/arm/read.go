@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"atoll.dev/access"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/ops"
 	"atoll.dev/store"
@@ -187,15 +188,15 @@ func (f *front) beginDelete(x *exchange, have resource, pre preconditions) (op o
 
 // parameters are the parameters of an operation of this front: its resource, its caller and its request.
 type parameters struct {
-	Kind     store.Kind `json:"kind"`
-	Document string     `json:"document"`
-	Account  string     `json:"account"`
-	Path     string     `json:"path"`
-	Tenant   string     `json:"tenant,omitempty"` // of the caller; only he reads the operation
-	Client   string     `json:"client,omitempty"`
-	Request  string     `json:"request,omitempty"` // PEM of a certificate request
-	Sealed   []byte     `json:"sealed,omitempty"`  // private key for the certificate, if the service has made it
-	Version  version    `json:"version"`
+	Kind     store.Kind      `json:"kind"`
+	Document string          `json:"document"`
+	Account  cluster.Account `json:"account"`
+	Path     string          `json:"path"`
+	Tenant   string          `json:"tenant,omitempty"` // of the caller; only he reads the operation
+	Client   string          `json:"client,omitempty"`
+	Request  string          `json:"request,omitempty"` // PEM of a certificate request
+	Sealed   []byte          `json:"sealed,omitempty"`  // private key for the certificate, if the service has made it
+	Version  version         `json:"version"`
 }
 
 func parametersOf(s ops.State) (p parameters, err error) {

@@ -58,7 +58,7 @@ func (f *front) revokeCredentials(x *exchange) error {
 	if r == nil {
 		return f.notFound(x, kindCluster)
 	}
-	of := policy.Resource{Kind: policy.Credential, Account: cluster.Account(r.spec.Account), Cluster: r.status.Resource,
+	of := policy.Resource{Kind: policy.Credential, Account: r.spec.Account, Cluster: r.status.Resource,
 		Tags: policyTags(r.spec.Tags)}
 	if err := access.AuthorityFrom(x.r.Context()).Check(x.r.Context(), "DeleteCredential", of); err != nil {
 		return err
@@ -136,9 +136,9 @@ func (f *front) deleteCanceled(ctx context.Context, r clmclient.Resource, operat
 	if err != nil {
 		return err
 	}
-	account := r.Tenancy["account"]
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(account)), remote.Actor{
-		Principal: principalOf(account, ""), Account: account, RequestID: operation})
+	account := cluster.Account(r.Tenancy["account"])
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{
+		Principal: principalOf(account, ""), Account: string(account), RequestID: operation})
 	if _, err := f.clm.Delete(ctx, credentials, r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

@@ -21,8 +21,8 @@ import (
 
 // subscription is a subscription of Azure, which has one account of the region.
 type subscription struct {
-	ID      string `json:"-"`
-	Account string `json:"account"`
+	ID      string          `json:"-"`
+	Account cluster.Account `json:"account"`
 	// Provisioned is true when the account exists and its role may administrate clusters.
 	Provisioned bool `json:"provisioned"`
 	// Body is what ARM put: state, registrationDate, properties.
@@ -146,14 +146,14 @@ func (f *front) storeSubscription(ctx context.Context, s *subscription) error {
 			return err
 		}
 		s.Account = accountOf(s.ID, attempt)
-		if f.keys.IsProvisioned(accountID(s.Account)) {
+		if f.keys.IsProvisioned(s.Account) {
 			continue // another owner has it
 		}
 		spec, err := json.Marshal(s)
 		if err != nil {
 			return err
 		}
-		_, err = f.store.Create(ctx, store.Document{Kind: kindSubscription, ID: s.ID, Name: s.Account, Spec: spec,
+		_, err = f.store.Create(ctx, store.Document{Kind: kindSubscription, ID: s.ID, Name: string(s.Account), Spec: spec,
 			Status: json.RawMessage(`{}`)})
 		if err == nil || !errors.Is(err, store.ErrExists) {
 			return err
@@ -163,21 +163,23 @@ func (f *front) storeSubscription(ctx context.Context, s *subscription) error {
 }
 
 // accountOf returns the account of a subscription: 12 digits of a digest.
-func accountOf(id string, attempt int) string {
+func accountOf(id string, attempt int) cluster.Account {
 	sum := sha256.Sum256(fmt.Appendf(nil, "azure-subscription/%s/%d", id, attempt))
-	return fmt.Sprintf("%012d", binary.BigEndian.Uint64(sum[:8])%1_000_000_000_000)
+	return cluster.Account(fmt.Sprintf("%012d", binary.BigEndian.Uint64(sum[:8])%1_000_000_000_000))
 }
 
 // roleOf returns the role of everybody whom ARM lets act in a subscription. Policies can be attached to
 // it, and to the sessions that principalOf names.
-func roleOf(account string) string { return "arn:azure:iam::" + account + ":role/azure" }
+func roleOf(account cluster.Account) string {
+	return "arn:azure:iam::" + string(account) + ":role/azure"
+}
 
 // principalOf returns the principal of a caller of ARM.
-func principalOf(account, objectID string) string {
+func principalOf(account cluster.Account, objectID string) string {
 	if _, err := uuid.Parse(objectID); err != nil {
 		objectID = "gateway"
 	}
-	return "arn:azure:sts::" + account + ":assumed-role/azure/" + objectID
+	return "arn:azure:sts::" + string(account) + ":assumed-role/azure/" + objectID
 }
 
 // provisionAccount creates the account of a subscription, and attaches the policy ClusterAdmin to its role,
@@ -191,7 +193,7 @@ func (f *front) provisionAccount(ctx context.Context, s subscription) error {
 		return fmt.Errorf("creating account %s: %w", s.Account, err)
 	}
 	_, err := f.keys.Directory().Attach(ctx, access.AttachmentDocument{
-		Document: access.Document{Account: cluster.Account(s.Account)},
+		Document: access.Document{Account: s.Account},
 		PolicyID: policy.ClusterAdmin, Type: access.TargetUser, Target: roleOf(s.Account)})
 	if err != nil && !errors.Is(err, store.ErrExists) {
 		return fmt.Errorf("attaching a policy in account %s: %w", s.Account, err)

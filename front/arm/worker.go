@@ -10,7 +10,6 @@ import (
 
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
-	"atoll.dev/cluster"
 	"atoll.dev/ops"
 	"atoll.dev/store"
 )
@@ -36,8 +35,8 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 	if err != nil {
 		return failureOutcome(err)
 	}
-	ctx = remote.WithActor(clmclient.WithTenant(ctx, cluster.Account(p.Account)), remote.Actor{
-		Principal: principalOf(p.Account, p.Client), Account: p.Account, RequestID: s.ID})
+	ctx = remote.WithActor(clmclient.WithTenant(ctx, p.Account), remote.Actor{
+		Principal: principalOf(p.Account, p.Client), Account: string(p.Account), RequestID: s.ID})
 	switch {
 	case s.Request == requestDelete && p.Kind == kindAuth:
 		return f.removeIssuerAtCLM(ctx, p)

@@ -197,7 +197,8 @@ func (f *front) createAccount(a *accountRequest) error {
 			return err
 		}
 	}
-	made, err := a.directory.CreateAccount(a.r.Context(), access.Account{ID: body.AccountID, Privileged: body.Privileged})
+	made, err := a.directory.CreateAccount(a.r.Context(), access.Account{ID: cluster.Account(body.AccountID),
+		Privileged: body.Privileged})
 	if errors.Is(err, store.ErrExists) {
 		return rest.Errorf(http.StatusConflict, codeAccountExists, "the account %s already exists", body.AccountID)
 	}
