@@ -27,12 +27,13 @@ import (
 	"regexp"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 )
 
 // Identity is the proven sender of a request.
 type Identity struct {
-	Principal   string          // ARN
+	Principal   policy.Principal
 	Account     cluster.Account // 12 digits
 	AccessKeyID string
 	Privileged  bool // by its account
@@ -76,7 +77,7 @@ type Key struct {
 	Secret       string
 	SessionToken string // of temporary credentials; otherwise empty
 	Account      cluster.Account
-	Principal    string
+	Principal    policy.Principal
 	Privileged   bool // its account is
 	Disabled     bool
 	Expires      time.Time // end of temporary credentials; zero: never

@@ -14,7 +14,7 @@ import (
 // change when PutAccount returns, other processes within a second.
 func (k *KeyStore) PutAccount(ctx context.Context, a Account) error {
 	if !accountPattern.MatchString(string(a.ID)) {
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(a.ID)), ErrInvalid)
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(a.ID), ErrInvalid)
 	}
 	spec, err := json.Marshal(a)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func (d *Directory) UpdateMembers(ctx context.Context, account cluster.Account, id string, ifVersion int64, add,
 	remove []string) (GroupDocument, error) {
 	for _, principal := range add {
-		if err := checkPrincipal(account, principal); err != nil {
+		if err := checkPrincipal(account, policy.Principal(principal)); err != nil {
 			return GroupDocument{}, err
 		}
 	}
@@ -60,7 +60,7 @@ func (d *Directory) Attachment(ctx context.Context, account cluster.Account, id 
 // or the group does not exist, and store.ErrExists when it is attached already.
 func (d *Directory) Attach(ctx context.Context, a AttachmentDocument) (AttachmentDocument, error) {
 	if a.Type == TargetUser {
-		if err := checkPrincipal(a.Account, a.Target); err != nil {
+		if err := checkPrincipal(a.Account, policy.Principal(a.Target)); err != nil {
 			return AttachmentDocument{}, err
 		}
 	}

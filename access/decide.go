@@ -103,14 +103,14 @@ func (v *accountView) isFree() bool {
 
 // isAdmin reports whether a principal is an administrator: a principal in the account's list of administrators, a
 // session of a role in that list, or the root of the account.
-func (v *accountView) isAdmin(principal string) bool {
-	parts := strings.Split(principal, ":") // arn, partition, iam, "", account, root
+func (v *accountView) isAdmin(principal policy.Principal) bool {
+	parts := strings.Split(string(principal), ":") // arn, partition, iam, "", account, root
 	isRoot := len(parts) == 6 && parts[2] == "iam" && parts[5] == "root"
 	return isRoot || v.admins[principal] || v.admins[policy.RoleOf(principal)]
 }
 
 // groups returns the ids of the groups that a principal, or its role, is a member of.
-func (v *accountView) groups(principal string) []string {
+func (v *accountView) groups(principal policy.Principal) []string {
 	groups := v.groupsOf[principal]
 	if role := policy.RoleOf(principal); role != "" {
 		groups = append(groups[:len(groups):len(groups)], v.groupsOf[role]...)
@@ -125,7 +125,7 @@ type Caller struct {
 }
 
 // Caller returns what the region knows about a principal of an account, from memory.
-func (d *Directory) Caller(account cluster.Account, principal string) Caller {
+func (d *Directory) Caller(account cluster.Account, principal policy.Principal) Caller {
 	view, _ := d.cache.view(account)
 	return Caller{IsProvisioned: view.isProvisioned, IsPrivileged: view.isPrivileged,
 		IsAdmin: view.isProvisioned && view.isAdmin(principal), Groups: view.groups(principal)}

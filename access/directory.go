@@ -148,7 +148,7 @@ func (d *Directory) Admins(ctx context.Context, account cluster.Account) (arns [
 
 // CreateAdmin makes a principal an administrator of its account. The error is store.ErrExists when
 // it is one already.
-func (d *Directory) CreateAdmin(ctx context.Context, account cluster.Account, principal string) error {
+func (d *Directory) CreateAdmin(ctx context.Context, account cluster.Account, principal policy.Principal) error {
 	if err := checkPrincipal(account, principal); err != nil {
 		return err
 	}
@@ -156,7 +156,7 @@ func (d *Directory) CreateAdmin(ctx context.Context, account cluster.Account, pr
 		if err := countAdmins(ctx, tx, account, +1); err != nil {
 			return store.Document{}, err
 		}
-		doc, err := tx.Create(ctx, document(KindAdmin, principal, account, "",
+		doc, err := tx.Create(ctx, document(KindAdmin, string(principal), account, "",
 			adminSpec{CreatedBy: store.ActorFrom(ctx).Principal}))
 		if err == nil {
 			err = checkCount(ctx, tx, account, KindAdmin, MaxAdmins)
@@ -191,9 +191,9 @@ func countAdmins(ctx context.Context, tx *store.Tx, account cluster.Account, n i
 // DeleteAdmin removes an administrator. The error is ErrLastAdmin for the last one of a privileged
 // account: without an administrator, every principal of that account may do everything. The same transaction removes
 // the link codes that name the administrator or that the administrator created.
-func (d *Directory) DeleteAdmin(ctx context.Context, account cluster.Account, principal string) error {
+func (d *Directory) DeleteAdmin(ctx context.Context, account cluster.Account, principal policy.Principal) error {
 	_, err := d.inAccount(ctx, account, func(tx *store.Tx) (store.Document, error) {
-		doc, err := tx.GetForUpdate(ctx, KindAdmin, principal)
+		doc, err := tx.GetForUpdate(ctx, KindAdmin, string(principal))
 		if err == nil {
 			err = checkScope(doc, account)
 		}
@@ -206,7 +206,7 @@ func (d *Directory) DeleteAdmin(ctx context.Context, account cluster.Account, pr
 		if err != nil {
 			return doc, err
 		}
-		return removed(doc), tx.Remove(ctx, KindAdmin, principal, 0)
+		return removed(doc), tx.Remove(ctx, KindAdmin, string(principal), 0)
 	})
 	return err
 }
@@ -344,7 +344,7 @@ func listIn[T any](ctx context.Context, d *Directory, kind store.Kind, account c
 // checkAccount refuses a text that cannot be the id of an account.
 func checkAccount(account cluster.Account) error {
 	if !IsAccountID(string(account)) {
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(account)), ErrInvalid)
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
 	}
 	return nil
 }

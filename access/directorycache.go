@@ -46,8 +46,8 @@ type parsedPolicy struct {
 type accountView struct {
 	isProvisioned, isPrivileged bool
 	countsAdmins                bool // the account's status counts administrators
-	admins                      map[string]bool
-	groupsOf                    map[string][]string // ids of groups by ARN of a member
+	admins                      map[policy.Principal]bool
+	groupsOf                    map[policy.Principal][]string // ids of groups by ARN of a member
 	policies                    *policy.Index
 }
 
@@ -126,7 +126,7 @@ func (s *accountState) clone() *accountState {
 // rebuild computes the view of the documents. It compiles a policy only if the text has changed since
 // the last time. An attachment of a policy that is missing or cannot be read refuses everything to its target.
 func (s *accountState) rebuild() {
-	v := &accountView{admins: map[string]bool{}, groupsOf: map[string][]string{}}
+	v := &accountView{admins: map[policy.Principal]bool{}, groupsOf: map[policy.Principal][]string{}}
 	parsed := map[string]parsedPolicy{}
 	var attached []policy.Attached
 	for key, d := range s.documents {
@@ -138,12 +138,12 @@ func (s *accountState) rebuild() {
 			var count adminCount
 			v.countsAdmins = json.Unmarshal(d.Status, &count) != nil || count.Admins > 0
 		case KindAdmin:
-			v.admins[d.ID] = true
+			v.admins[policy.Principal(d.ID)] = true
 		case KindGroup:
 			var g groupSpec
 			_ = json.Unmarshal(d.Spec, &g) // a group that cannot be read has no members
 			for _, m := range g.Members {
-				v.groupsOf[m] = append(v.groupsOf[m], d.ID)
+				v.groupsOf[policy.Principal(m)] = append(v.groupsOf[policy.Principal(m)], d.ID)
 			}
 		case KindPolicy:
 			parsed[d.ID] = s.parse(d)
@@ -167,7 +167,7 @@ func (s *accountState) rebuild() {
 		if a.Type == TargetGroup {
 			at.Group = a.Target
 		} else {
-			at.Principal = a.Target
+			at.Principal = policy.Principal(a.Target)
 		}
 		attached = append(attached, at)
 	}

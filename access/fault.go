@@ -139,7 +139,7 @@ func refuse(code Code, format string, args ...any) *rest.Error {
 }
 
 // quoted quotes a text of a request for a message: cut, and printable.
-func quoted(s string) string {
+func quoted[T ~string](s T) string {
 	const most = 64
 	if len(s) > most {
 		s = s[:most]

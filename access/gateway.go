@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/time/rate"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 )
 
@@ -95,8 +96,8 @@ func (g *Gateway) prove(r *http.Request) (Identity, error) {
 				spelling, quoted(name))
 		}
 	}
-	arn, account := r.Header.Get(headerCallerARN), r.Header.Get(headerAccount)
-	if err := checkPrincipal(cluster.Account(account), arn); err != nil {
+	principal, account := policy.Principal(r.Header.Get(headerCallerARN)), cluster.Account(r.Header.Get(headerAccount))
+	if err := checkPrincipal(account, principal); err != nil {
 		return Identity{}, refuse(InvalidGatewayIdentity, "%s and %s of the gateway: %s", headerCallerARN, headerAccount, err)
 	}
 	source, err := netip.ParseAddr(r.Header.Get(headerSourceIP))
@@ -107,12 +108,12 @@ func (g *Gateway) prove(r *http.Request) (Identity, error) {
 	if len(user) > maxUserID {
 		return Identity{}, refuse(InvalidGatewayIdentity, "the gateway sent a %s of %d bytes", headerUserID, len(user))
 	}
-	isPrivileged, err := privileged(g.accounts, cluster.Account(account))
+	isPrivileged, err := privileged(g.accounts, account)
 	if err != nil {
 		return Identity{}, err
 	}
-	return Identity{Principal: arn, Account: cluster.Account(account), Privileged: isPrivileged, SourceIP: source.Unmap(),
-		Evidence: Evidence{Method: ByGateway, Subject: user, Session: sessionOf(arn),
+	return Identity{Principal: principal, Account: account, Privileged: isPrivileged, SourceIP: source.Unmap(),
+		Evidence: Evidence{Method: ByGateway, Subject: user, Session: sessionOf(principal),
 			Until: time.Now().Add(gatewayWatch)}}, nil
 }
 

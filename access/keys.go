@@ -49,11 +49,11 @@ var (
 
 // KeyPair is a key pair without its secret.
 type KeyPair struct {
-	AccessKeyID string          `json:"accessKeyId"`
-	Account     cluster.Account `json:"accountId"`
-	Principal   string          `json:"principalArn"`
-	Disabled    bool            `json:"disabled"`
-	CreatedAt   time.Time       `json:"createdAt"`
+	AccessKeyID string           `json:"accessKeyId"`
+	Account     cluster.Account  `json:"accountId"`
+	Principal   policy.Principal `json:"principalArn"`
+	Disabled    bool             `json:"disabled"`
+	CreatedAt   time.Time        `json:"createdAt"`
 	// ExpiresAt is the end of temporary credentials; zero: never.
 	ExpiresAt time.Time `json:"expiresAt,omitzero"`
 	// LastUsedAt is about a minute late; zero: never used.
@@ -77,10 +77,10 @@ type Account struct {
 // keyPairSpec is the spec of a KeyPair document. The id of the document is the
 // access key id, its scope the account.
 type keyPairSpec struct {
-	Account      cluster.Account `json:"accountId"`
-	Principal    string          `json:"principalArn"`
-	SealedSecret string          `json:"sealedSecret"`
-	Disabled     bool            `json:"disabled"`
+	Account      cluster.Account  `json:"accountId"`
+	Principal    policy.Principal `json:"principalArn"`
+	SealedSecret string           `json:"sealedSecret"`
+	Disabled     bool             `json:"disabled"`
 	// Expires is the end of temporary credentials, for lists; the sealed end decides.
 	Expires *time.Time `json:"expiresAt,omitempty"`
 }
@@ -172,7 +172,8 @@ func (k *KeyStore) Ready(context.Context) error { return k.cache.ready() }
 // Create creates a key pair and returns it with its secret access key, which is
 // not shown again. The account need not exist; without an account the key pair may
 // do nothing. The key pair works in this process when Create returns.
-func (k *KeyStore) Create(ctx context.Context, account cluster.Account, principal string) (KeyPair, string, error) {
+func (k *KeyStore) Create(ctx context.Context, account cluster.Account, principal policy.Principal) (KeyPair,
+	string, error) {
 	if err := checkPrincipal(account, principal); err != nil {
 		return KeyPair{}, "", err
 	}
@@ -191,8 +192,8 @@ func (k *KeyStore) Create(ctx context.Context, account cluster.Account, principa
 
 // Import creates a key pair that NewKeyPair drew, so that its owner can store the
 // secret before the region has it. The error is store.ErrExists when the id exists.
-func (k *KeyStore) Import(ctx context.Context, id, secret string, account cluster.Account, principal string) (KeyPair,
-	error) {
+func (k *KeyStore) Import(ctx context.Context, id, secret string, account cluster.Account,
+	principal policy.Principal) (KeyPair, error) {
 	if err := checkKeyID(id); err != nil {
 		return KeyPair{}, err
 	}
@@ -243,14 +244,16 @@ func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec)
 
 // holdPrincipal makes other changes of the keys of a principal, or of the sessions of its role, wait until
 // the transaction ends.
-func holdPrincipal(ctx context.Context, tx *store.Tx, principal string) error {
+func holdPrincipal(ctx context.Context, tx *store.Tx, principal policy.Principal) error {
 	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keys of "+holderOf(principal))
 	return err
 }
 
 // holderOf returns the principal to which the bounds count a key: for a session its role, without the session's name;
 // otherwise the principal itself.
-func holderOf(principal string) string { return cmp.Or(policy.RoleOf(principal), principal) }
+func holderOf(principal policy.Principal) policy.Principal {
+	return cmp.Or(policy.RoleOf(principal), principal)
+}
 
 // countKeysSQL counts the keys of a principal, and its sessions. For a session of a role, $3 is the prefix of the
 // principals of all sessions of that role; otherwise it is "".
@@ -265,7 +268,7 @@ func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 	var keys, sessions int
 	beginning := ""
 	if policy.RoleOf(of.Principal) != "" {
-		beginning = strings.TrimSuffix(of.Principal, sessionOf(of.Principal))
+		beginning = strings.TrimSuffix(string(of.Principal), sessionOf(of.Principal))
 	}
 	if err := tx.QueryRow(ctx, countKeysSQL, of.Account, of.Principal, beginning).Scan(&keys, &sessions); err != nil {
 		return fmt.Errorf("counting the keys of %s: %w", of.Principal, err)
@@ -283,11 +286,11 @@ func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 
 var emptyObject = json.RawMessage(`{}`)
 
-func checkPrincipal(account cluster.Account, principal string) error {
-	m := principalPattern.FindStringSubmatch(principal)
+func checkPrincipal(account cluster.Account, principal policy.Principal) error {
+	m := principalPattern.FindStringSubmatch(string(principal))
 	switch {
 	case !accountPattern.MatchString(string(account)):
-		return fmt.Errorf("account %s is not 12 digits: %w", quoted(string(account)), ErrInvalid)
+		return fmt.Errorf("account %s is not 12 digits: %w", quoted(account), ErrInvalid)
 	case m == nil:
 		return fmt.Errorf("principal %s is not like arn:aws:iam::%s:user/NAME: %w", quoted(principal), account,
 			ErrInvalid)

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/client"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
@@ -324,7 +325,7 @@ func TestMalformedKeyPairsAreRefused(t *testing.T) {
 		{account, ""}, {account, "admin"}, {account, "arn:aws:iam::000000000000:user/admin"},
 		{account, "arn:aws:iam::123456789012:user/\u0000"}, {account, "arn:aws:s3:::bucket"},
 	} {
-		if _, _, err := k.Create(t.Context(), cluster.Account(tc[0]), tc[1]); !errors.Is(err, ErrInvalid) {
+		if _, _, err := k.Create(t.Context(), cluster.Account(tc[0]), policy.Principal(tc[1])); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", tc, err)
 		}
 	}

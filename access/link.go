@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -54,7 +55,7 @@ const invalidLinkCode = "the link code was used, has expired, or is none; an adm
 type Link struct {
 	ID              string
 	Account         cluster.Account
-	Principal       string
+	Principal       policy.Principal
 	Issuer, Subject string
 	CreatedAt       time.Time
 	Privileged      bool // its account is; for verification
@@ -64,7 +65,7 @@ type Link struct {
 type LinkCode struct {
 	ID         string // of its document
 	Account    cluster.Account
-	Principal  string
+	Principal  policy.Principal
 	Admin      bool // the principal becomes an administrator of its account
 	Expires    time.Time
 	CreatedBy  string // ARN
@@ -129,24 +130,24 @@ func shortHash(of string) string {
 // linkSpec is the spec of a Link document. The sealed text has the identity again, and decides, so that a
 // writer of the database cannot link an identity.
 type linkSpec struct {
-	Account   cluster.Account `json:"accountId"`
-	Principal string          `json:"principalArn"`
-	Issuer    string          `json:"issuer"`
-	Subject   string          `json:"subject"`
-	Sealed    string          `json:"sealed"`
-	CreatedBy string          `json:"createdBy"`
+	Account   cluster.Account  `json:"accountId"`
+	Principal policy.Principal `json:"principalArn"`
+	Issuer    string           `json:"issuer"`
+	Subject   string           `json:"subject"`
+	Sealed    string           `json:"sealed"`
+	CreatedBy string           `json:"createdBy"`
 }
 
 type sealedLink struct{ Issuer, Subject string }
 
 // linkCodeSpec is the spec of a LinkCode document. The sealed text decides.
 type linkCodeSpec struct {
-	Account   cluster.Account `json:"accountId"`
-	Principal string          `json:"principalArn"`
-	Admin     bool            `json:"admin"`
-	Expires   time.Time       `json:"expiresAt"`
-	Sealed    string          `json:"sealed"`
-	CreatedBy string          `json:"createdBy"`
+	Account   cluster.Account  `json:"accountId"`
+	Principal policy.Principal `json:"principalArn"`
+	Admin     bool             `json:"admin"`
+	Expires   time.Time        `json:"expiresAt"`
+	Sealed    string           `json:"sealed"`
+	CreatedBy string           `json:"createdBy"`
 }
 
 type sealedLinkCode struct {
@@ -163,7 +164,7 @@ func (d *Directory) CreateLinkCode(ctx context.Context, c LinkCode) (string, err
 	}
 	valid := time.Until(c.Expires)
 	switch {
-	case !linkPrincipalPattern.MatchString(c.Principal):
+	case !linkPrincipalPattern.MatchString(string(c.Principal)):
 		return "", fmt.Errorf("a person is linked to a user or the root of an account, not to %s: %w", quoted(c.Principal),
 			ErrInvalid)
 	case valid < time.Second || valid > MaxLinkValid+time.Minute:
@@ -213,7 +214,7 @@ func (d *Directory) RedeemLink(ctx context.Context, caller Identity) (Link, erro
 	}
 	account := caller.Account
 	spec := linkSpec{Account: account, Principal: caller.Principal, Issuer: of.Issuer, Subject: of.Subject,
-		CreatedBy: caller.Principal}
+		CreatedBy: string(caller.Principal)}
 	id := linkID(of.Issuer, of.Subject)
 	var err error
 	if spec.Sealed, err = d.keys.sealer.Seal(string(toJSON(sealedLink{of.Issuer, of.Subject})),
@@ -270,14 +271,16 @@ func (d *Directory) useLinkCode(ctx context.Context, tx *store.Tx, caller Identi
 }
 
 // putAdmin makes a principal an administrator, unless it is one. The document is empty then.
-func putAdmin(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) (store.Document, error) {
-	if _, err := tx.Get(ctx, KindAdmin, principal); !errors.Is(err, store.ErrNotFound) {
+func putAdmin(ctx context.Context, tx *store.Tx, account cluster.Account, principal policy.Principal) (store.Document,
+	error) {
+	if _, err := tx.Get(ctx, KindAdmin, string(principal)); !errors.Is(err, store.ErrNotFound) {
 		return store.Document{}, err
 	}
 	if err := countAdmins(ctx, tx, account, +1); err != nil {
 		return store.Document{}, err
 	}
-	doc, err := tx.Create(ctx, document(KindAdmin, principal, account, "", adminSpec{CreatedBy: principal}))
+	doc, err := tx.Create(ctx, document(KindAdmin, string(principal), account, "",
+		adminSpec{CreatedBy: string(principal)}))
 	if err == nil {
 		err = checkCount(ctx, tx, account, KindAdmin, MaxAdmins)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -43,7 +44,7 @@ const codesOfAccountSQL = `select id, coalesce(spec->>'principalArn', ''), coale
 // removeLinkCodesOf removes the link codes, of any account, that name a principal or that the principal created. A
 // session of a role created its codes for the role. RedeemLink reads the code again in its transaction, so that no
 // code is good when the transaction of tx has ended.
-func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) error {
+func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal policy.Principal) error {
 	ids, err := linkCodesOf(ctx, tx, account, principal)
 	if err != nil {
 		return fmt.Errorf("reading the link codes of %s: %w", principal, err)
@@ -57,7 +58,7 @@ func removeLinkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Accoun
 	return nil
 }
 
-func linkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal string) (ids []string,
+func linkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, principal policy.Principal) (ids []string,
 	err error) {
 	rows, err := tx.Query(ctx, codesOfAccountSQL, account)
 	if err != nil {
@@ -65,7 +66,8 @@ func linkCodesOf(ctx context.Context, tx *store.Tx, account cluster.Account, pri
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var id, of, creator string
+		var id string
+		var of, creator policy.Principal
 		if err := rows.Scan(&id, &of, &creator); err != nil {
 			return nil, err
 		}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -91,14 +92,14 @@ func TestADismissedAdministratorHasNoLinkCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, principal := range []string{oidcUser, role} {
-		if err := d.CreateAdmin(t.Context(), account, principal); err != nil {
+		if err := d.CreateAdmin(t.Context(), account, policy.Principal(principal)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	create := func(by, of, principal string) string {
 		t.Helper()
 		code, err := d.CreateLinkCode(store.WithActor(t.Context(), store.Actor{Principal: by}),
-			LinkCode{Account: cluster.Account(of), Principal: principal, Admin: true,
+			LinkCode{Account: cluster.Account(of), Principal: policy.Principal(principal), Admin: true,
 				Expires: time.Now().Add(time.Hour)})
 		if err != nil {
 			t.Fatal(err)

@@ -75,7 +75,7 @@ func (rt *Router) record(r *http.Request, caller Identity, e *rest.Error, polici
 	rt.refusals.log.LogAttrs(r.Context(), slog.LevelInfo, "access denied",
 		slog.String("operation_id", rest.OperationID(r.Context())),
 		slog.String("code", e.Code), slog.String("access_key_id", quoted(caller.AccessKeyID)),
-		slog.String("account", string(caller.Account)), slog.String("principal", caller.Principal),
+		slog.String("account", string(caller.Account)), slog.String("principal", string(caller.Principal)),
 		slog.String("method", r.Method), slog.String("path", rest.Shorten(r.URL.Path, maxLoggedPath)),
 		slog.String("remote", r.RemoteAddr))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 	"atoll.dev/store"
@@ -168,8 +169,8 @@ func (k *KeyStore) resealDocument(d *store.Document) error {
 	member := sealMembers[d.Kind]
 	var spec map[string]json.RawMessage
 	var of struct {
-		Account   cluster.Account `json:"accountId"`
-		Principal string          `json:"principalArn"`
+		Account   cluster.Account  `json:"accountId"`
+		Principal policy.Principal `json:"principalArn"`
 	}
 	var sealed string
 	if errors.Join(json.Unmarshal(d.Spec, &spec), json.Unmarshal(d.Spec, &of)) != nil ||

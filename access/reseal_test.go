@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pgtest"
@@ -48,7 +49,8 @@ func resealInChild(ctx context.Context, c resealConfig, _ testsite.Identity, log
 // addPair makes a key pair of a user of its own, and returns its id and secret.
 func addPair(t *testing.T, k *KeyStore, user int) (id, secret string) {
 	t.Helper()
-	pair, secret, err := k.Create(t.Context(), account, fmt.Sprintf("arn:aws:iam::%s:user/u%d", account, user))
+	pair, secret, err := k.Create(t.Context(), account,
+		policy.Principal(fmt.Sprintf("arn:aws:iam::%s:user/u%d", account, user)))
 	if err != nil {
 		t.Fatal(err)
 	}

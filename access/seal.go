@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 )
 
@@ -151,9 +152,9 @@ func (s *Sealer) Open(sealed string, bound Bound) (string, error) {
 type Bound struct {
 	AccessKeyID string
 	Account     cluster.Account
-	Principal   string
+	Principal   policy.Principal
 }
 
 func (b Bound) data() []byte {
-	return []byte("atoll key pair v1\x00" + b.AccessKeyID + "\x00" + string(b.Account) + "\x00" + b.Principal)
+	return []byte("atoll key pair v1\x00" + b.AccessKeyID + "\x00" + string(b.Account) + "\x00" + string(b.Principal))
 }

@@ -61,8 +61,8 @@ func (s Session) GoString() string { return s.String() }
 
 // SessionPrincipal returns the principal of a session: of a role, arn:aws:iam::ID:role/ROLE, the assumed
 // role's session with a name; any other principal itself. The error is ErrInvalid.
-func SessionPrincipal(principal, name string) (string, error) {
-	parts := strings.SplitN(principal, ":", 6)
+func SessionPrincipal(principal policy.Principal, name string) (policy.Principal, error) {
+	parts := strings.SplitN(string(principal), ":", 6)
 	role, isRole := "", false
 	if len(parts) == 6 {
 		role, isRole = strings.CutPrefix(parts[5], "role/")
@@ -78,7 +78,7 @@ func SessionPrincipal(principal, name string) (string, error) {
 	case !sessionNamePattern.MatchString(name):
 		return "", fmt.Errorf("the session name %s is not 2 to 64 letters, digits and +=,.@_-: %w", quoted(name), ErrInvalid)
 	}
-	session := "arn:" + parts[1] + ":sts::" + parts[4] + ":assumed-role/" + role + "/" + name
+	session := policy.Principal("arn:" + parts[1] + ":sts::" + parts[4] + ":assumed-role/" + role + "/" + name)
 	if policy.RoleOf(session) != principal {
 		return "", fmt.Errorf("principal %s is not like arn:aws:iam::ID:role/ROLE: %w", quoted(principal), ErrInvalid)
 	}
@@ -88,7 +88,7 @@ func SessionPrincipal(principal, name string) (string, error) {
 // CreateSession creates temporary credentials of a principal, for a time of at most MaxSession. name is
 // the name of a role's session, and empty for other principals. The secret and the token are not shown
 // again.
-func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, principal, name string,
+func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, principal policy.Principal, name string,
 	of time.Duration) (Session, error) {
 	if err := checkPrincipal(account, principal); err != nil {
 		return Session{}, err

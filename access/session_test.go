@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/postgres"
@@ -95,7 +96,7 @@ func TestASessionSignsAsItsRoleUntilItExpires(t *testing.T) {
 		{"arn:aws:iam::123456789012:role/path/deployer", "ci", time.Hour},
 		{"arn:aws:iam::999999999999:role/deployer", "ci", time.Hour},
 	} {
-		if _, err := k.CreateSession(t.Context(), account, tc.principal, tc.name, tc.of); !errors.Is(err, ErrInvalid) {
+		if _, err := k.CreateSession(t.Context(), account, policy.Principal(tc.principal), tc.name, tc.of); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}
@@ -289,7 +290,7 @@ func TestTheSessionsOfARoleAreBounded(t *testing.T) {
 		t.Errorf("a session more: %v", err)
 	}
 	for _, other := range []string{testRole + "-2", strings.TrimSuffix(testRole, "r")} {
-		if _, err := k.CreateSession(t.Context(), account, other, "ci", time.Hour); err != nil {
+		if _, err := k.CreateSession(t.Context(), account, policy.Principal(other), "ci", time.Hour); err != nil {
 			t.Errorf("%s: %v", other, err)
 		}
 	}

@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
@@ -328,9 +329,10 @@ func readSTSAnswer(body []byte) (Identity, error) {
 	if len(of.Account) != 1 || len(of.Arn) != 1 || len(of.UserID) != 1 || len(of.UserID[0]) > maxUserID {
 		return Identity{}, errors.New("it has not one account, ARN and user id")
 	}
-	if err := checkPrincipal(cluster.Account(of.Account[0]), of.Arn[0]); err != nil {
+	principal, account := policy.Principal(of.Arn[0]), cluster.Account(of.Account[0])
+	if err := checkPrincipal(account, principal); err != nil {
 		return Identity{}, err
 	}
-	return Identity{Principal: of.Arn[0], Account: cluster.Account(of.Account[0]),
-		Evidence: Evidence{Method: BySTS, Subject: of.UserID[0], Session: sessionOf(of.Arn[0])}}, nil
+	return Identity{Principal: principal, Account: account,
+		Evidence: Evidence{Method: BySTS, Subject: of.UserID[0], Session: sessionOf(principal)}}, nil
 }

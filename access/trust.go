@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/internal/rest"
 )
 
@@ -55,7 +56,9 @@ type watcher struct{ end func(cause error) }
 
 // watchedLink returns the id under which the cache has the watchers of a link to a principal. An identity that is
 // linked anew has the same link id, and perhaps another principal.
-func watchedLink(link, principal string) string { return link + " " + principal }
+func watchedLink(link string, principal policy.Principal) string {
+	return link + " " + string(principal)
+}
 
 // onInvalid calls end when the key pair of an access key id is disabled or deleted, the link of a watchedLink is
 // removed or leads to another principal, or the state is too old; at once when that has happened. A caller whom
@@ -90,7 +93,7 @@ func (c *cache) onInvalid(id string, end func(cause error)) (stop func()) {
 // caller holds mu.
 func (c *cache) refusalOf(id string) *rest.Error {
 	if link, principal, isLink := strings.Cut(id, " "); isLink {
-		if l, known := c.state.links[link]; !known || l.err != nil || l.link.Principal != principal {
+		if l, known := c.state.links[link]; !known || l.err != nil || string(l.link.Principal) != principal {
 			return refuse(NotLinked, "the link of the identity was removed; get a code for a new one from an administrator of "+
 				"your account")
 		}

@@ -86,11 +86,11 @@ func (c *claim) method() Method {
 }
 
 // sessionOf returns the name of an assumed role's session; "" for other principals.
-func sessionOf(principal string) string {
+func sessionOf(principal policy.Principal) string {
 	if policy.RoleOf(principal) == "" {
 		return ""
 	}
-	return principal[strings.LastIndexByte(principal, '/')+1:]
+	return string(principal[strings.LastIndexByte(string(principal), '/')+1:])
 }
 
 // verify also returns the claim, for the log and the proof; nil when there is none.

@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/client"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
@@ -106,8 +107,8 @@ func TestAWatchEndsWithItsTokenOrLink(t *testing.T) {
 	way.options.Links = k
 	link := func(principal string) Link {
 		t.Helper()
-		person := personWith(oidcSubject, newCode(t, k, LinkCode{Principal: principal}))
-		person.Principal, person.Evidence.Issuer = principal, issuer.URL
+		person := personWith(oidcSubject, newCode(t, k, LinkCode{Principal: policy.Principal(principal)}))
+		person.Principal, person.Evidence.Issuer = policy.Principal(principal), issuer.URL
 		l, err := k.Directory().RedeemLink(t.Context(), person)
 		if err != nil {
 			t.Fatal(err)

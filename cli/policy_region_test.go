@@ -10,6 +10,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/local"
@@ -83,7 +84,7 @@ func TestPolicyScripts(t *testing.T) {
 			"as": func(ts *testscript.TestScript, _ bool, args []string) {
 				found, _ := stores.Load(ts.Getenv("WORK"))
 				pair, secret, err := found.(*access.KeyStore).Create(t.Context(), cluster.Account(strings.Split(args[0], ":")[4]),
-					args[0])
+					policy.Principal(args[0]))
 				ts.Check(err)
 				home, err := local.OpenHome(ts.Getenv("ATOLL_HOME"))
 				ts.Check(err)

@@ -76,7 +76,7 @@ func (d *Denials) Record(denial access.Denial) {
 	who := denial.Caller
 	proof, credential := who.ProvedBy()
 	r := Record{Time: timeText(time.Now()), Service: "platform", Key: "denial." + uuid.NewString(), Outcome: Denied,
-		Principal: audit.Cut(who.Principal), Account: string(who.Account), Owner: audit.Cut(denial.Owner),
+		Principal: audit.Cut(string(who.Principal)), Account: string(who.Account), Owner: audit.Cut(denial.Owner),
 		Operator: who.Privileged, Proof: audit.Cut(proof), ProofID: audit.Cut(credential),
 		Action: string(denial.Action), Method: audit.Cut(denial.Method), Route: audit.Cut(denial.Route),
 		Resource: Resource{Kind: string(denial.Kind), ID: audit.Cut(denial.ID)}, Code: audit.Cut(denial.Code),

@@ -17,12 +17,16 @@ import (
 	"github.com/cedar-policy/cedar-go/x/exp/ast"
 )
 
+// Principal is the ARN of a caller: of a user, a role, the session of a role, or the root of an account.
+type Principal string
+
 // Attached is a policy and one target that it is attached to.
 type Attached struct {
 	PolicyID string
 	Policy   *Policy
-	// Principal is the ARN, or Group the id, of the target. One of them is set.
-	Principal, Group string
+	// Principal, or Group with the id of a group, is the target. One of them is set.
+	Principal Principal
+	Group     string
 }
 
 // Index has the attached policies of one account by target. It does not change, and several goroutines
@@ -58,7 +62,7 @@ func (c candidate) id() types.PolicyID {
 func NewIndex(attached []Attached) *Index {
 	ix := &Index{byTarget: map[target][]attachedPolicy{}}
 	for _, a := range attached {
-		at := target{id: a.Principal}
+		at := target{id: string(a.Principal)}
 		if a.Group != "" {
 			at = target{Group, a.Group}
 		}
@@ -87,7 +91,7 @@ type Context struct {
 
 // Query is one question: may the principal take the action on the resource?
 type Query struct {
-	Principal string // ARN
+	Principal Principal
 	Account   cluster.Account
 	Groups    []string // ids of the groups that the principal, or its role, is a member of
 	Action    string
@@ -140,7 +144,7 @@ func (ix *Index) Decide(q Query) (Decision, error) {
 	if _, known := byName[q.Action]; !known || !q.Context.SourceIP.IsValid() || q.Context.Time.IsZero() {
 		return Decision{}, ErrIncomplete
 	}
-	ask := request{q: &q, principal: uid("Principal", q.Principal), resource: uid(q.Resource.Kind, q.Resource.ID)}
+	ask := request{q: &q, principal: uid("Principal", string(q.Principal)), resource: uid(q.Resource.Kind, q.Resource.ID)}
 	allowed, why := cedar.Authorize(policies{ix, q}, &ask, cedar.Request{
 		Principal: ask.principal, Action: types.NewEntityUID(actionType, types.String(q.Action)),
 		Resource: ask.resource, Context: q.Context.record(),
@@ -203,7 +207,7 @@ const clusterType = types.EntityType(namespace + Cluster)
 
 // candidates iterates the attached statements whose scope can match.
 func (ix *Index) candidates(q Query) iter.Seq[candidate] {
-	principal, resource := uid("Principal", q.Principal), uid(q.Resource.Kind, q.Resource.ID)
+	principal, resource := uid("Principal", string(q.Principal)), uid(q.Resource.Kind, q.Resource.ID)
 	return func(yield func(candidate) bool) {
 		for c := range ix.attached(q) {
 			if c.matches(&q, principal, resource) && !yield(c) {
@@ -229,10 +233,10 @@ func (ix *Index) attached(q Query) iter.Seq[candidate] {
 			}
 			return true
 		}
-		if !at(target{id: q.Principal}) {
+		if !at(target{id: string(q.Principal)}) {
 			return
 		}
-		if role := RoleOf(q.Principal); role != "" && !at(target{id: role}) {
+		if role := RoleOf(q.Principal); role != "" && !at(target{id: string(role)}) {
 			return
 		}
 		for _, g := range q.Groups {
@@ -245,8 +249,8 @@ func (ix *Index) attached(q Query) iter.Seq[candidate] {
 
 // RoleOf returns the ARN of the role of an assumed role's session; "" for other principals. As in AWS,
 // a session names its role without the path.
-func RoleOf(principal string) string {
-	parts := strings.SplitN(principal, ":", 6)
+func RoleOf(principal Principal) Principal {
+	parts := strings.SplitN(string(principal), ":", 6)
 	if len(parts) != 6 || parts[2] != "sts" {
 		return ""
 	}
@@ -254,7 +258,7 @@ func RoleOf(principal string) string {
 	if len(path) != 3 || path[0] != "assumed-role" {
 		return ""
 	}
-	return "arn:" + parts[1] + ":iam::" + parts[4] + ":role/" + path[1]
+	return Principal("arn:" + parts[1] + ":iam::" + parts[4] + ":role/" + path[1])
 }
 
 // maxUserAgent is how many bytes of a User-Agent conditions read: a pattern takes time for each.
@@ -288,10 +292,10 @@ func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
 	case id.Type == actionType:
 		action, known := actionEntities[id]
 		return action, known
-	case id == r.principal || string(id.ID) == RoleOf(r.q.Principal) && id.Type == r.principal.Type:
+	case id == r.principal || Principal(id.ID) == RoleOf(r.q.Principal) && id.Type == r.principal.Type:
 		parents := []types.EntityUID{account}
-		if role := RoleOf(string(id.ID)); role != "" {
-			parents = append(parents, uid("Principal", role))
+		if role := RoleOf(Principal(id.ID)); role != "" {
+			parents = append(parents, uid("Principal", string(role)))
 		}
 		for _, g := range r.q.Groups {
 			parents = append(parents, uid(Group, g))

@@ -152,7 +152,7 @@ func TestGroupsAndRolesAreParents(t *testing.T) {
 	} {
 		c.target.PolicyID, c.target.Policy = "p", p
 		q := question("DescribeCluster", cluster("c1"))
-		q.Principal, q.Groups = c.who, c.groups
+		q.Principal, q.Groups = policy.Principal(c.who), c.groups
 		if d, err := policy.NewIndex([]policy.Attached{c.target}).Decide(q); err != nil || d.Allowed != c.allowed {
 			t.Errorf("%+v for %s in %v: %+v, %v", c.target, c.who, c.groups, d, err)
 		}
@@ -271,7 +271,7 @@ func TestAnIndexOfManyAttachmentsIsSmall(t *testing.T) {
 	}
 	list := make([]policy.Attached, 5000)
 	for i := range list {
-		list[i] = policy.Attached{PolicyID: "p", Policy: p, Principal: fmt.Sprint(ann, i)}
+		list[i] = policy.Attached{PolicyID: "p", Policy: p, Principal: policy.Principal(fmt.Sprint(ann, i))}
 	}
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/cluster"
 )
@@ -90,12 +91,12 @@ func createKey(ctx context.Context, keys *access.KeyStore, account cluster.Accou
 		if sessionName != "" {
 			return newKey{}, errors.New("--session-name needs --session, such as --session 1h")
 		}
-		pair, secret, err := keys.Create(ctx, account, principal)
+		pair, secret, err := keys.Create(ctx, account, policy.Principal(principal))
 		return newKey{KeyPair: pair, SecretAccessKey: secret}, err
 	}
 	if sessionName == "" && strings.Contains(principal, ":role/") {
 		sessionName = "atoll"
 	}
-	s, err := keys.CreateSession(ctx, account, principal, sessionName, valid)
+	s, err := keys.CreateSession(ctx, account, policy.Principal(principal), sessionName, valid)
 	return newKey{KeyPair: s.KeyPair, SecretAccessKey: s.Secret, SessionToken: s.Token}, err
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/access/policy"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/cluster"
 	"atoll.dev/local"
@@ -55,7 +56,7 @@ func keyImport(session *terminal.Session) *cobra.Command {
 				if err := keys.PutAccount(ctx, access.Account{ID: account, Privileged: true}); err != nil {
 					return err
 				}
-				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, account, cred.Principal)
+				_, err := keys.Import(ctx, cred.AccessKeyID, cred.SecretAccessKey, account, policy.Principal(cred.Principal))
 				if errors.Is(err, store.ErrExists) {
 					return nil
 				}

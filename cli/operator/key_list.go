@@ -27,7 +27,7 @@ func keyList(session *terminal.Session) *cobra.Command {
 			return o.Print(session.Out, pairs, func(w io.Writer) {
 				rows := [][]string{{"ACCESS KEY ID", "ACCOUNT", "PRINCIPAL", "STATE", "AGE", "LAST USED"}}
 				for _, p := range pairs {
-					rows = append(rows, []string{p.AccessKeyID, string(p.Account), p.Principal, keyState(p, time.Now()),
+					rows = append(rows, []string{p.AccessKeyID, string(p.Account), string(p.Principal), keyState(p, time.Now()),
 						terminal.FormatAge(p.CreatedAt, time.Now()), terminal.FormatAge(p.LastUsedAt, time.Now())})
 				}
 				terminal.Table(w, rows)

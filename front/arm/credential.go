@@ -102,7 +102,7 @@ func (f *front) createCredential(ctx context.Context, s ops.State, p parameters)
 	if err != nil {
 		return failureOutcome(err)
 	}
-	user := principalOf(p.Account, p.Client)
+	user := string(principalOf(p.Account, p.Client))
 	spec, err := json.Marshal(credentialSpec{Request: p.Request,
 		ExpirationSeconds: int64(credentialLifetime / time.Second),
 		ExpiresAt:         s.StartedAt.UTC().Add(credentialLifetime).Truncate(time.Second), Username: user})

@@ -278,7 +278,7 @@ func (f *front) identityOf(r *http.Request, evidence access.Evidence) (access.Id
 		id = parts[2]
 	}
 	if r.URL.Path == rpOperationsPath { // of every subscription
-		return access.Identity{Principal: string(byARM), Account: cluster.Account(byARM), Evidence: evidence}, nil
+		return access.Identity{Principal: policy.Principal(byARM), Account: cluster.Account(byARM), Evidence: evidence}, nil
 	}
 	if _, err := uuid.Parse(id); err != nil || len(id) != 36 {
 		if len(parts) > 1 && parts[1] == "subscriptions" {

@@ -136,7 +136,7 @@ func (f *front) deleteOrphan(ctx context.Context, kind store.Kind, id string, r 
 	}
 	account := cluster.Account(r.Tenancy["account"])
 	ctx = remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{
-		Principal: principalOf(account, ""), Account: string(account), RequestID: id})
+		Principal: string(principalOf(account, "")), Account: string(account), RequestID: id})
 	if _, err := f.clm.Delete(ctx, collectionOf(kind), r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

@@ -133,7 +133,7 @@ func (f *front) observed(serve func(*exchange) error) func(*exchange) error {
 
 // contextFor returns a context for calls to the lifecycle manager on behalf of a caller of ARM.
 func (f *front) contextFor(ctx context.Context, account cluster.Account, h http.Header) context.Context {
-	principal, id := principalOf(account, h.Get("X-Ms-Client-Object-Id")), rest.OperationID(ctx)
+	principal, id := string(principalOf(account, h.Get("X-Ms-Client-Object-Id"))), rest.OperationID(ctx)
 	ctx = store.WithActor(ctx, store.Actor{Principal: principal, Account: string(account), RequestID: id})
 	return remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{Principal: principal,
 		Account: string(account), RequestID: id})

@@ -138,7 +138,7 @@ func (f *front) deleteCanceled(ctx context.Context, r clmclient.Resource, operat
 	}
 	account := cluster.Account(r.Tenancy["account"])
 	ctx = remote.WithActor(clmclient.WithTenant(ctx, account), remote.Actor{
-		Principal: principalOf(account, ""), Account: string(account), RequestID: operation})
+		Principal: string(principalOf(account, "")), Account: string(account), RequestID: operation})
 	if _, err := f.clm.Delete(ctx, credentials, r.ID, ""); remote.StatusOf(err) != http.StatusNotFound {
 		return err
 	}

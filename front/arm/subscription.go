@@ -175,11 +175,11 @@ func roleOf(account cluster.Account) string {
 }
 
 // principalOf returns the principal of a caller of ARM.
-func principalOf(account cluster.Account, objectID string) string {
+func principalOf(account cluster.Account, objectID string) policy.Principal {
 	if _, err := uuid.Parse(objectID); err != nil {
 		objectID = "gateway"
 	}
-	return "arn:azure:sts::" + string(account) + ":assumed-role/azure/" + objectID
+	return policy.Principal("arn:azure:sts::" + string(account) + ":assumed-role/azure/" + objectID)
 }
 
 // provisionAccount creates the account of a subscription, and attaches the policy ClusterAdmin to its role,

@@ -36,7 +36,7 @@ func (f *front) Work(ctx context.Context, s ops.State) ops.Outcome {
 		return failureOutcome(err)
 	}
 	ctx = remote.WithActor(clmclient.WithTenant(ctx, p.Account), remote.Actor{
-		Principal: principalOf(p.Account, p.Client), Account: string(p.Account), RequestID: s.ID})
+		Principal: string(principalOf(p.Account, p.Client)), Account: string(p.Account), RequestID: s.ID})
 	switch {
 	case s.Request == requestDelete && p.Kind == kindAuth:
 		return f.removeIssuerAtCLM(ctx, p)

@@ -56,7 +56,7 @@ func (f *front) accounts(serve func(*accountRequest) error) rest.Handler {
 			a.account = cluster.Account(others[0])
 		}
 		r = r.WithContext(store.WithActor(r.Context(), store.Actor{
-			Principal: who.Principal, Account: string(who.Account), RequestID: rest.OperationID(r.Context()),
+			Principal: string(who.Principal), Account: string(who.Account), RequestID: rest.OperationID(r.Context()),
 			Audit: remote.ActorOf(r.Context()).Audit,
 		}))
 		a.r = r
@@ -170,7 +170,7 @@ func (a *accountRequest) noContent(err error) error {
 // whoAmI shows the caller to himself.
 func (f *front) whoAmI(w http.ResponseWriter, r *http.Request) error {
 	who, _ := access.FromContext(r.Context())
-	shown := platform.Caller{Kind: "Caller", AccountID: string(who.Account), PrincipalArn: who.Principal,
+	shown := platform.Caller{Kind: "Caller", AccountID: string(who.Account), PrincipalArn: string(who.Principal),
 		Privileged: who.Privileged, Groups: []string{}}
 	if f.directory != nil {
 		known := f.directory.Caller(who.Account, who.Principal)

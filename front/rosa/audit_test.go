@@ -42,7 +42,7 @@ func TestEveryMutationIsMadeByItsCallerI10(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	by := " " + operator.Principal + " " + string(operator.Account)
+	by := " " + string(operator.Principal) + " " + string(operator.Account)
 	recorded(t, dsn, "true",
 		"create Consumer"+by, "create Bundle"+by, "update Bundle"+by, "delete Bundle"+by, "create Consumer"+by,
 		"remove Consumer"+by)
@@ -82,7 +82,7 @@ func TestI10EveryMutationOfAClusterIsMadeByItsCaller(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	by := " " + operator.Principal + " " + string(operator.Account)
+	by := " " + string(operator.Principal) + " " + string(operator.Account)
 	recorded(t, l.dsn, "principal not like 'system:%'",
 		"create Cluster"+by, "create NodePool"+by, "create Credential"+by, "delete Credential"+by, "update NodePool"+by,
 		"delete NodePool"+by, "update Cluster"+by)

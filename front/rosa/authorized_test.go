@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/access/audit"
+	"atoll.dev/access/policy"
 	"atoll.dev/api/platform"
 	"atoll.dev/cluster"
 	"atoll.dev/front/rosa"
@@ -34,7 +35,7 @@ func (claimedIdentity) Identify(r *http.Request) (access.Identity, []byte, error
 		return access.Identity{}, nil, err
 	}
 	account := strings.Split(principal, ":")[4]
-	return access.Identity{Principal: principal, Account: cluster.Account(account),
+	return access.Identity{Principal: policy.Principal(principal), Account: cluster.Account(account),
 		Privileged: account == operatorAccount}, body, err
 }
 

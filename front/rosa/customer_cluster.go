@@ -53,7 +53,7 @@ func (h *customerAPI) createCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
+	read := request.Clusters{Creator: string(c.who.Principal), Releases: releases}
 	made, problems, err := read.Create(body)
 	if err := c.refusal(problems, err); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 	if err != nil {
 		return err
 	}
-	read := request.Clusters{Creator: c.who.Principal, Releases: releases}
+	read := request.Clusters{Creator: string(c.who.Principal), Releases: releases}
 	to := target{clusters, string(id), nounCluster, etag}
 	err = h.updateSpec(c, to, func(have clmclient.Resource) (json.RawMessage, error) {
 		if err := c.checkChange("UpdateCluster", policy.Cluster, have, have); err != nil {

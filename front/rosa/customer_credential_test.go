@@ -50,7 +50,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ClusterID != made.ID || c.Username != operator.Principal || c.ExpiresAt.Before(begun.Add(595*time.Second)) ||
+	if c.ClusterID != made.ID || c.Username != string(operator.Principal) || c.ExpiresAt.Before(begun.Add(595*time.Second)) ||
 		c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
 		t.Errorf("credential %+v", c)
 	}
@@ -60,7 +60,7 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	}
 	block, _ := pem.Decode(k.Users[0].User.Certificate)
 	cert, err := x509.ParseCertificate(block.Bytes)
-	if err != nil || cert.CheckSignatureFrom(plane.cert) != nil || cert.Subject.CommonName != operator.Principal ||
+	if err != nil || cert.CheckSignatureFrom(plane.cert) != nil || cert.Subject.CommonName != string(operator.Principal) ||
 		!slices.Equal(cert.Subject.Organization, []string{"atoll:credential:" + c.ID}) {
 		t.Errorf("certificate %+v, %v", cert.Subject, err)
 	}

@@ -98,7 +98,7 @@ func (c *exchange) newOrderID(id cluster.ID) string {
 		return uuid.NewString()
 	}
 	return uuid.NewSHA1(orderNamespace,
-		[]byte(string(c.who.Account)+"\x00"+c.who.Principal+"\x00"+key+"\x00"+string(id))).String()
+		[]byte(string(c.who.Account)+"\x00"+string(c.who.Principal)+"\x00"+key+"\x00"+string(id))).String()
 }
 
 // restoreCluster orders a restore, in place or as a new cluster.

@@ -20,11 +20,11 @@ func TestAClusterLives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.Name != "demo" || cluster.Account(made.Account) != operator.Account || made.CreatedBy != operator.Principal ||
+	if made.Name != "demo" || cluster.Account(made.Account) != operator.Account || made.CreatedBy != string(operator.Principal) ||
 		made.TargetProjectID != "p1" || made.Generation != 1 ||
 		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement ||
 		made.PlacementRef != nil ||
-		made.Spec.CreatorARN != operator.Principal ||
+		made.Spec.CreatorARN != string(operator.Principal) ||
 		made.Spec.HostedCluster.Release.Image != "atoll.dev/release:1.36.3" ||
 		made.Spec.HostedCluster.Networking.ClusterNetwork[0].Cidr != "10.132.0.0/14" || made.Status.Conditions == nil ||
 		made.CreatedAt.IsZero() {
@@ -124,7 +124,7 @@ func TestADeletionThatDoesNotEndCanBeForced(t *testing.T) {
 	want(t, err, 404, "CLUSTERS-MGMT-GET-002", "")
 	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
 	if err != nil || !strings.Contains(fmt.Sprintf("%s", records[1].Note), "lost") ||
-		records[1].Principal != operator.Principal {
+		records[1].Principal != string(operator.Principal) {
 		t.Errorf("history %+v, %v", records, err)
 	}
 }
@@ -340,7 +340,7 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		t.Errorf("the other lists %+v, %v", pools, err)
 	}
 	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
-	if err != nil || len(records) != 1 || records[0].Principal != operator.Principal || records[0].RequestID == "" {
+	if err != nil || len(records) != 1 || records[0].Principal != string(operator.Principal) || records[0].RequestID == "" {
 		t.Errorf("history %+v, %v", records, err)
 	}
 }

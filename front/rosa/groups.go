@@ -99,7 +99,7 @@ func (f *front) createAdmin(a *accountRequest) error {
 	if err := a.readJSON(&body); err != nil {
 		return err
 	}
-	if err := a.directory.CreateAdmin(a.r.Context(), a.account, body.PrincipalArn); err != nil {
+	if err := a.directory.CreateAdmin(a.r.Context(), a.account, policy.Principal(body.PrincipalArn)); err != nil {
 		return err
 	}
 	return a.write(http.StatusCreated, 0, platform.Admin{Kind: "Admin", PrincipalArn: body.PrincipalArn})
@@ -118,7 +118,7 @@ func (f *front) listAdmins(a *accountRequest) error {
 }
 
 func (f *front) deleteAdmin(a *accountRequest) error {
-	return a.noContent(a.directory.DeleteAdmin(a.r.Context(), a.account, a.r.PathValue("arn")))
+	return a.noContent(a.directory.DeleteAdmin(a.r.Context(), a.account, policy.Principal(a.r.PathValue("arn"))))
 }
 
 // checkAuthorization asks the Directory as the Router would ask for the principal. It reads no
@@ -152,9 +152,9 @@ func (f *front) checkAuthorization(a *accountRequest) error {
 		return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "context.sourceIp is not an address")
 	}
 	ctx.SourceIP = address
-	caller := a.directory.Caller(a.account, body.Principal)
+	caller := a.directory.Caller(a.account, policy.Principal(body.Principal))
 	grant, err := a.directory.Decide(a.r.Context(), access.Question{
-		Caller: access.Identity{Principal: body.Principal, Account: a.account,
+		Caller: access.Identity{Principal: policy.Principal(body.Principal), Account: a.account,
 			Privileged: caller.IsPrivileged},
 		Action: access.Action(body.Action), Audience: access.Customers, Resource: of, Context: ctx,
 	})

@@ -20,7 +20,7 @@ func (f *front) createLinkCode(a *accountRequest) error {
 		return err
 	}
 	ctx := a.r.Context()
-	of := a.directory.Caller(a.account, body.PrincipalArn)
+	of := a.directory.Caller(a.account, policy.Principal(body.PrincipalArn))
 	if body.Admin || of.IsAdmin {
 		on := policy.Resource{Kind: policy.Account, ID: string(a.account), Account: a.account}
 		if err := access.AuthorityFrom(ctx).Check(ctx, "CreateAdmin", on); err != nil {
@@ -38,8 +38,9 @@ func (f *front) createLinkCode(a *accountRequest) error {
 		valid = defaultLinkCodeValid
 	}
 	expires := time.Now().Add(valid).UTC().Truncate(time.Second)
-	code, err := a.directory.CreateLinkCode(ctx, access.LinkCode{Account: a.account, Principal: body.PrincipalArn,
-		Admin: body.Admin, Expires: expires})
+	code, err := a.directory.CreateLinkCode(ctx, access.LinkCode{Account: a.account,
+		Principal: policy.Principal(body.PrincipalArn),
+		Admin:     body.Admin, Expires: expires})
 	if err != nil {
 		return err
 	}
@@ -70,7 +71,7 @@ func (f *front) deleteLinkCode(a *accountRequest) error {
 }
 
 func shownLinkCode(c access.LinkCode) platform.ListedLinkCode {
-	return platform.ListedLinkCode{Kind: "LinkCode", ID: c.ID, PrincipalArn: c.Principal, Admin: c.Admin,
+	return platform.ListedLinkCode{Kind: "LinkCode", ID: c.ID, PrincipalArn: string(c.Principal), Admin: c.Admin,
 		ExpiresAt: c.Expires, CreatedBy: c.CreatedBy}
 }
 
@@ -104,6 +105,6 @@ func (f *front) deleteLink(a *accountRequest) error {
 }
 
 func shownLink(l access.Link) platform.Link {
-	return platform.Link{Kind: "Link", ID: l.ID, PrincipalArn: l.Principal, Issuer: l.Issuer, Subject: l.Subject,
+	return platform.Link{Kind: "Link", ID: l.ID, PrincipalArn: string(l.Principal), Issuer: l.Issuer, Subject: l.Subject,
 		CreatedAt: l.CreatedAt}
 }

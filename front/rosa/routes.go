@@ -226,7 +226,7 @@ func withActor(h rest.Handler, e endpoint) rest.Handler {
 			id = rest.OperationID(r.Context())
 		}
 		return h(w, r.WithContext(remote.WithActor(r.Context(), remote.Actor{
-			Principal: caller.Principal, Account: string(caller.Account), RequestID: id,
+			Principal: string(caller.Principal), Account: string(caller.Account), RequestID: id,
 			Audit: auditedRequest(r, caller, e),
 		})))
 	}
