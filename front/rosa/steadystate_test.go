@@ -19,6 +19,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/access/audit"
+	"atoll.dev/access/policy"
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/cluster"
@@ -130,7 +131,7 @@ func startSignedRegion(t *testing.T) *signedRegion {
 }
 
 // key makes a key pair of a principal of the owner's account.
-func (r *signedRegion) key(principal string) client.Credentials {
+func (r *signedRegion) key(principal policy.Principal) client.Credentials {
 	r.t.Helper()
 	pair, secret, err := r.keys.Create(r.t.Context(), cluster.Account(ownerAccount), principal)
 	if err != nil {

@@ -202,8 +202,9 @@ func (k *reconciler) reconcileMachine(ctx context.Context, s *watchedPlane, pool
 }
 
 // nodesToRun returns the Nodes whose machines are to be started or kept up to date now: those that have a machine, and
-// as many others as the pool may have machines: most, and maxLeaving beside them. A customer's administrator can create Nodes with a pool's label, and
-// can keep deleted or drained Nodes for ever: each machine counts, whatever its Node is like.
+// as many others as the pool may have machines: most, and maxLeaving beside them. A customer's administrator can create
+// Nodes with a pool's label, and can keep deleted or drained Nodes for ever: each machine counts, whatever its Node is
+// like.
 func nodesToRun(nodes []*node, machines map[types.UID]localnodes.Machine, most int) []*node {
 	var found, others []*node
 	leaving := len(machines)
