@@ -96,7 +96,8 @@ func TestASessionSignsAsItsRoleUntilItExpires(t *testing.T) {
 		{"arn:aws:iam::123456789012:role/path/deployer", "ci", time.Hour},
 		{"arn:aws:iam::999999999999:role/deployer", "ci", time.Hour},
 	} {
-		if _, err := k.CreateSession(t.Context(), account, policy.Principal(tc.principal), tc.name, tc.of); !errors.Is(err, ErrInvalid) {
+		_, err := k.CreateSession(t.Context(), account, policy.Principal(tc.principal), tc.name, tc.of)
+		if !errors.Is(err, ErrInvalid) {
 			t.Errorf("%+v: %v", tc, err)
 		}
 	}

@@ -71,7 +71,7 @@ func TestAnInvalidKeyFileIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		var log bytes.Buffer
+		var log lockedBuffer
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		go keys.Watch(ctx, slog.New(slog.NewTextHandler(&log, nil)))
@@ -85,12 +85,12 @@ func TestAnInvalidKeyFileIsReported(t *testing.T) {
 		} {
 			write(c.content, c.mode)
 			if keys.Problem() == nil || strings.Count(log.String(), "level=ERROR") != 1 {
-				t.Errorf("%s: problem %v, log %s", c.name, keys.Problem(), &log)
+				t.Errorf("%s: problem %v, log %s", c.name, keys.Problem(), log.String())
 			}
 			log.Reset()
 			write(line, 0o600)
 			if keys.Problem() != nil || strings.Count(log.String(), "valid again") != 1 {
-				t.Errorf("after %s: problem %v, log %s", c.name, keys.Problem(), &log)
+				t.Errorf("after %s: problem %v, log %s", c.name, keys.Problem(), log.String())
 			}
 			log.Reset()
 		}
@@ -247,4 +247,29 @@ func TestKeysThatAreAddedAtOnceAreAllKept(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// lockedBuffer is a buffer that a test reads while a goroutine writes it.
+type lockedBuffer struct {
+	mu     sync.Mutex
+	buffer bytes.Buffer
+}
+
+// Write implements io.Writer.
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buffer.String()
+}
+
+func (b *lockedBuffer) Reset() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.buffer.Reset()
 }

@@ -50,8 +50,8 @@ func TestI11KeysAreShownOnceAndKeptNowhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.ClusterID != made.ID || c.Username != string(operator.Principal) || c.ExpiresAt.Before(begun.Add(595*time.Second)) ||
-		c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
+	if c.ClusterID != made.ID || c.Username != string(operator.Principal) ||
+		c.ExpiresAt.Before(begun.Add(595*time.Second)) || c.ExpiresAt.After(time.Now().Add(605*time.Second)) {
 		t.Errorf("credential %+v", c)
 	}
 	k := loginOf(t, c.Kubeconfig)

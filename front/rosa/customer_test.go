@@ -20,8 +20,8 @@ func TestAClusterLives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if made.Name != "demo" || cluster.Account(made.Account) != operator.Account || made.CreatedBy != string(operator.Principal) ||
-		made.TargetProjectID != "p1" || made.Generation != 1 ||
+	if made.Name != "demo" || cluster.Account(made.Account) != operator.Account ||
+		made.CreatedBy != string(operator.Principal) || made.TargetProjectID != "p1" || made.Generation != 1 ||
 		made.ETag != `"`+made.ResourceVersion+`"` || made.Status.Phase != platform.ClusterPhaseWaitingForPlacement ||
 		made.PlacementRef != nil ||
 		made.Spec.CreatorARN != string(operator.Principal) ||
@@ -340,7 +340,8 @@ func TestI10AccountsDoNotSeeEachOther(t *testing.T) {
 		t.Errorf("the other lists %+v, %v", pools, err)
 	}
 	records, err := l.system.History(ctx, "clusters", made.ID, 0, 10)
-	if err != nil || len(records) != 1 || records[0].Principal != string(operator.Principal) || records[0].RequestID == "" {
+	if err != nil || len(records) != 1 || records[0].Principal != string(operator.Principal) ||
+		records[0].RequestID == "" {
 		t.Errorf("history %+v, %v", records, err)
 	}
 }

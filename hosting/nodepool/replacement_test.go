@@ -15,7 +15,8 @@ import (
 	"atoll.dev/api/hypershift"
 )
 
-// Each step of a replacement by its limits. A node is "c" (current) or "o" (outdated), and in capitals when it is ready.
+// Each step of a replacement by its limits. A node is "c" (current) or "o" (outdated), and in capitals when it is
+// ready.
 func TestAReplacementKeepsItsLimits(t *testing.T) {
 	for _, c := range []struct {
 		name     string
