@@ -26,6 +26,9 @@ const (
 	Failed              Phase = "Failed" // until somebody changes something
 )
 
+// Degraded is the reason of a cluster that is Ready while its control plane reports a problem.
+const Degraded = "Degraded"
+
 // Status is what clusters and node pools have in common.
 type Status struct {
 	Phase              Phase
@@ -40,6 +43,7 @@ type Status struct {
 type ClusterStatus struct {
 	Status
 	Endpoint          *cluster.Endpoint // nil while unknown
+	ServerName        string            // of the API server's certificate, below the region's domain; "" while unknown
 	Power             string            // Awake, Asleep or Waking; "" while unknown
 	Version           string            // of Kubernetes; "" while unknown
 	ManagementCluster cluster.ManagementCluster
@@ -60,7 +64,7 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	f := newFilter(visibility, nil, r.Statuses)
 	reports := f.reports(r.Statuses)
 	plane := reports.HostedCluster()
-	s := ClusterStatus{Status: commonStatus(r, f), Power: plane.Power, Version: plane.Version,
+	s := ClusterStatus{Status: commonStatus(r, f), ServerName: plane.ServerName, Power: plane.Power, Version: plane.Version,
 		Upgrade: plane.UpgradeReport()}
 	if plane.Endpoint.Host != "" {
 		s.Endpoint = &plane.Endpoint
@@ -84,7 +88,7 @@ func clusterPhase(r clm.Resource, reports cluster.Reports, data cluster.HostedCl
 	case plane.Status == cluster.StatusTrue && !isCurrent:
 		return Ready, string(cluster.ReasonUpdating), "the control plane serves; the latest change is under way"
 	case plane.Status == cluster.StatusTrue && data.Degraded != "":
-		return Ready, "Degraded", data.Degraded
+		return Ready, Degraded, data.Degraded
 	case plane.Status == cluster.StatusTrue:
 		return Ready, cmp.Or(plane.Reason, string(cluster.ReasonAsExpected)),
 			cmp.Or(plane.Message, "the control plane serves")

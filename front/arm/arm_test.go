@@ -81,7 +81,13 @@ func TestARMContract(t *testing.T) {
 	t.Run("4 resource and operation agree at the end", func(t *testing.T) {
 		last := w.await(t, created)
 		got := w.do(call{method: "GET", path: demo}).want(t, 200, `"provisioningState":"Succeeded"`,
-			`"url":"https://127.0.0.1:30001"`)
+			`"url":"https://127.0.0.1:30001"`, `"baseDomain":"hosted.test-1.atoll.internal"`,
+			`"issuerUrl":"https://kubernetes.default.svc.cluster.local"`, `"status":{"conditions":[{"type":"Available",`+
+				`"status":"True"`, `{"type":"Progressing","status":"False"`, `{"type":"Degraded","status":"False"`)
+		older := w.do(call{method: "GET", path: demo, version: "2025-12-23-preview"}).want(t, 200, `"baseDomain"`)
+		if strings.Contains(older.raw, `"conditions"`) {
+			t.Errorf("an api-version without conditions shows them: %s", older.raw)
+		}
 		if last.body["status"] != "Succeeded" || last.body["endTime"] == nil || last.body["percentComplete"] != 100.0 ||
 			got.header.Get("ETag") == "" {
 			t.Errorf("%s; %v", last.raw, got.header)
@@ -271,6 +277,9 @@ func (w *world) testPools(t *testing.T) {
 		w.do(call{method: "PUT", path: pool, body: strings.Replace(poolBody(""), "D4s", "Q4s", 1)}).want(t, 400,
 			`"target":"properties.platform.vmSize"`)
 		w.do(call{method: "PUT", path: pool, body: poolBody(`,"autoScaling":{"min":1,"max":2}`)}).want(t, 400, "Forbidden")
+		disk := `"osDisk":{"diskType":"Ephemeral","sizeGiB":2041},"vmSize"`
+		w.do(call{method: "PUT", path: pool, body: strings.Replace(poolBody(""), `"vmSize"`, disk, 1)}).want(t, 400,
+			"an ephemeral disk has at most 2040 GiB", `"target":"properties.platform.osDisk"`)
 		w.succeed(t, w.do(call{method: "PUT", path: pool, body: poolBody(`,"labels":[{"key":"tier","value":"web"}]`)}).
 			want(t, 201, `"id":"1.36.3"`))
 		w.do(call{method: "GET", path: pool}).want(t, 200, `"provisioningState":"Succeeded"`, `"name":"Workers"`)

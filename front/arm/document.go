@@ -109,8 +109,9 @@ type resourceStatus struct {
 
 // observation is the part of the observed state of a Cluster or NodePool that the resource shows.
 type observation struct {
-	URL     string `json:"url,omitempty"`
-	Version string `json:"version,omitempty"`
+	URL        string `json:"url,omitempty"`
+	BaseDomain string `json:"baseDomain,omitempty"` // of the name of a cluster's API server
+	Version    string `json:"version,omitempty"`
 }
 
 // resource is a document of this front, decoded.
@@ -219,13 +220,22 @@ func fieldsOf(kind store.Kind) []field {
 	return clusterFields
 }
 
+// showObserved sets a member of an object of the properties that only the service writes.
+func showObserved(properties map[string]any, object, member, value string) {
+	have, _ := properties[object].(map[string]any)
+	properties[object] = jsonvalue.Overlay(have, map[string]any{member: value})
+}
+
 // view returns a resource in the form of an api-version.
 func (r resource) view(v version) map[string]any {
 	properties := v.visibleFields(fieldsOf(r.kind), r.spec.Properties)
 	properties["provisioningState"] = r.status.State
 	if seen := r.status.Observed; seen != nil && seen.URL != "" && r.kind == kindCluster {
-		api, _ := properties["api"].(map[string]any)
-		properties["api"] = jsonvalue.Overlay(api, map[string]any{"url": seen.URL})
+		showObserved(properties, "api", "url", seen.URL)
+		showObserved(properties, "platform", "issuerUrl", cluster.OwnIssuer)
+		if seen.BaseDomain != "" {
+			showObserved(properties, "dns", "baseDomain", seen.BaseDomain)
+		}
 	}
 	shown := map[string]any{
 		"id": r.spec.Path, "name": r.spec.Name, "type": resourceTypeOf(r.kind), "properties": properties,

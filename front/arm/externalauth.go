@@ -180,65 +180,56 @@ func secondAuth() error {
 		"is allowed per cluster."}})
 }
 
-// authCondition is how the control plane of a cluster trusts the issuer of an external authentication.
-type authCondition struct {
-	Type               string `json:"type"`
-	Status             string `json:"status"`
-	LastTransitionTime string `json:"lastTransitionTime,omitempty"`
-	Reason             string `json:"reason"`
-	Message            string `json:"message"`
-}
-
 // addCondition adds to the view of an external authentication how its cluster trusts the issuer now. The view of a
 // resource that an operation works on has no condition.
 func (f *front) addCondition(ctx context.Context, v version, r resource, shown map[string]any) {
 	if !isTerminal(r.status.State) || r.status.Resource == "" {
 		return
 	}
-	condition := f.conditionOf(ctx, r)
+	now := f.conditionOf(ctx, r)
 	properties := shown["properties"].(map[string]any)
 	if v < v20260630 {
-		properties["condition"] = condition
+		properties["condition"] = now
 		return
 	}
-	properties["status"] = map[string]any{"conditions": []authCondition{condition}}
+	properties["status"] = map[string]any{"conditions": []condition{now}}
 }
 
 // conditionOf reads from the lifecycle manager how a cluster trusts the issuer of an external authentication.
-func (f *front) conditionOf(ctx context.Context, r resource) authCondition {
+func (f *front) conditionOf(ctx context.Context, r resource) condition {
 	have, err := f.clm.GetWithStatuses(ctx, clusters, r.status.Resource)
 	if err != nil {
 		f.log.Warn("reading the Cluster of an external authentication failed", "document", r.id, "error", err)
-		return authCondition{Type: "Available", Status: "Unknown", Reason: "Unknown",
+		return condition{Type: "Available", Status: "Unknown", Reason: "Unknown",
 			Message: "the lifecycle manager does not answer"}
 	}
 	url := textAt(r.spec.Properties, "issuer", "url")
 	now := progress.OfCluster(have.Resource, progress.HidePlacement)
-	condition := authCondition{LastTransitionTime: now.LastUpdate.UTC().Format(time.RFC3339)}
+	found := condition{LastTransitionTime: now.LastUpdate.UTC().Format(time.RFC3339)}
 	var spec struct {
 		Authentication struct{ Issuers []cluster.Issuer }
 	}
 	if json.Unmarshal(have.Spec, &spec) != nil || !slices.ContainsFunc(spec.Authentication.Issuers,
 		func(i cluster.Issuer) bool { return i.URL == url }) {
-		condition.Type, condition.Status, condition.Reason = "Available", "False", "Distrusted"
-		condition.Message = "another API of the region has removed the issuer from the cluster; " +
+		found.Type, found.Status, found.Reason = "Available", "False", "Distrusted"
+		found.Message = "another API of the region has removed the issuer from the cluster; " +
 			"PUT this resource again, or delete it"
-		return condition
+		return found
 	}
 	switch {
 	case now.Phase != progress.Ready:
-		condition.Type, condition.Status, condition.Reason = "Available", "False", now.Reason
-		condition.Message = "the control plane does not serve: " + now.Message
+		found.Type, found.Status, found.Reason = "Available", "False", now.Reason
+		found.Message = "the control plane does not serve: " + now.Message
 	case now.ObservedGeneration < int64(have.Generation):
-		condition.Type, condition.Status, condition.Reason = "Progressing", "True", string(cluster.ReasonUpdating)
-		condition.Message = "the control plane serves; the latest change of the cluster is under way"
-	case now.Reason == "Degraded" && strings.Contains(now.Message, url):
-		condition.Type, condition.Status, condition.Reason = "Degraded", "True", string(cluster.ReasonIssuerUnreachable)
-		condition.Message = now.Message
+		found.Type, found.Status, found.Reason = "Progressing", "True", string(cluster.ReasonUpdating)
+		found.Message = "the control plane serves; the latest change of the cluster is under way"
+	case now.Reason == progress.Degraded && strings.Contains(now.Message, url):
+		found.Type, found.Status, found.Reason = "Degraded", "True", string(cluster.ReasonIssuerUnreachable)
+		found.Message = now.Message
 	default:
-		condition.Type, condition.Status, condition.Reason = "Available", "True", string(cluster.ReasonAsExpected)
-		condition.Message = "the control plane takes tokens of the issuer for " +
+		found.Type, found.Status, found.Reason = "Available", "True", string(cluster.ReasonAsExpected)
+		found.Message = "the control plane takes tokens of the issuer for " +
 			strconv.Itoa(len(issuerOf(r.spec.Properties).Audiences)) + " audiences"
 	}
-	return condition
+	return found
 }

@@ -23,6 +23,7 @@ var clusterFields = []field{
 	{name: "dns", kind: object, since: always, members: []field{
 		{name: "baseDomainPrefix", since: always, visibility: createOnly, keptIfAbsent: true, check: all(maxLength(15),
 			matches(dnsPrefix, "demo"))},
+		{name: "baseDomain", since: always, visibility: readOnly},
 	}},
 	{name: "network", kind: object, since: always, members: []field{
 		{name: "networkType", since: always, visibility: createOnly, fallback: "OVNKubernetes",
@@ -49,6 +50,7 @@ var clusterFields = []field{
 			check: oneOf("LoadBalancer")},
 		{name: "networkSecurityGroupId", since: always, visibility: createOnly, required: true, check: resourceID(
 			"Microsoft.Network/networkSecurityGroups")},
+		{name: "issuerUrl", since: always, visibility: readOnly},
 		{name: "operatorsAuthentication", kind: object, since: always, visibility: createOnly},
 	}},
 	{name: "etcd", kind: object, since: always, members: []field{
@@ -96,7 +98,7 @@ var poolFields = []field{
 		{name: "enableEncryptionAtHost", kind: boolean, since: always, visibility: createOnly, fallback: false,
 			check: isFalse("this region's nodes have no disks to encrypt")},
 		{name: "availabilityZone", since: always, visibility: createOnly, check: maxLength(16)},
-		{name: "osDisk", kind: object, since: always, members: []field{
+		{name: "osDisk", kind: object, since: always, check: ephemeralDisk, members: []field{
 			{name: "sizeGiB", kind: integer, since: always, visibility: createOnly, fallback: json.Number("64"),
 				check: between(64, 4095)},
 			{name: "diskStorageAccountType", since: always, visibility: createOnly, fallback: "Premium_LRS",
@@ -191,6 +193,18 @@ func between(least, most int) func(any) string {
 		}
 		return ""
 	}
+}
+
+// maxEphemeralDisk is the largest ephemeral disk of a node, in GiB.
+const maxEphemeralDisk = 2040
+
+// ephemeralDisk accepts a disk whose type permits its size.
+func ephemeralDisk(value any) string {
+	disk, _ := value.(map[string]any)
+	if size := integerAt(disk, "sizeGiB"); textAt(disk, "diskType") == "Ephemeral" && size > maxEphemeralDisk {
+		return fmt.Sprintf("Invalid value: %d: an ephemeral disk has at most %d GiB", size, maxEphemeralDisk)
+	}
+	return ""
 }
 
 func cidr(value any) string {

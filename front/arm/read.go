@@ -21,8 +21,8 @@ func (f *front) writeResource(x *exchange, status int, r resource) error {
 	return x.writeJSON(status, f.view(x, r))
 }
 
-// view returns a resource in the form of the api-version of a request. An external authentication gets its
-// condition.
+// view returns a resource in the form of the api-version of a request, as lists have it. An external authentication
+// gets its condition.
 func (f *front) view(x *exchange, r resource) map[string]any {
 	shown := r.view(x.version)
 	if r.kind == kindAuth {
@@ -42,7 +42,12 @@ func (f *front) get(kind store.Kind) func(*exchange) error {
 			}
 			return f.notFound(x, kind)
 		}
-		return f.writeResource(x, http.StatusOK, *x.resource)
+		shown := f.view(x, *x.resource)
+		if kind != kindAuth {
+			f.addStatus(x.ctx, x.version, *x.resource, shown)
+		}
+		x.w.Header().Set("ETag", x.resource.etag())
+		return x.writeJSON(http.StatusOK, shown)
 	}
 }
 

@@ -269,6 +269,7 @@ func readStatus(r clmclient.Resource, of resource) observedStatus {
 			found.seen.URL += ":" + strconv.Itoa(int(s.Endpoint.Port))
 		}
 	}
+	_, found.seen.BaseDomain, _ = strings.Cut(s.ServerName, ".")
 	return found
 }
 

@@ -189,7 +189,7 @@ func (w *world) play() {
 	reports := map[clmclient.Collection]map[string]string{
 		"clusters": {"placement": `{"management_cluster":"management-01"}`, "pull-secret": `{}`,
 			"hosted-cluster": `{"target_cluster":"management-01","endpoint":{"host":"127.0.0.1","port":30001},` +
-				`"version":"1.36.3"}`},
+				`"server_name":"hc-1.hosted.test-1.atoll.internal","version":"1.36.3"}`},
 		"nodepools":   {"node-pool": `{"replicas":2,"version":"1.36.3"}`},
 		"credentials": {"credential": ""},
 	}
