@@ -64,8 +64,8 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	f := newFilter(visibility, nil, r.Statuses)
 	reports := f.reports(r.Statuses)
 	plane := reports.HostedCluster()
-	s := ClusterStatus{Status: commonStatus(r, f), ServerName: plane.ServerName, Power: plane.Power, Version: plane.Version,
-		Upgrade: plane.UpgradeReport()}
+	s := ClusterStatus{Status: commonStatus(r, f), ServerName: plane.ServerName, Power: plane.Power,
+		Version: plane.Version, Upgrade: plane.UpgradeReport()}
 	if plane.Endpoint.Host != "" {
 		s.Endpoint = &plane.Endpoint
 	}
