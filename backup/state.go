@@ -138,6 +138,12 @@ func (c Contents) addLog(path string, after int64) error {
 // ErrCompacted is the error of a revision that etcd has compacted: nobody can read what it had then.
 var ErrCompacted = errors.New("etcd has compacted the revision")
 
+// ErrTooManyKeys is the error of contents that would take too much memory.
+var ErrTooManyKeys = fmt.Errorf("etcd has more than %d keys", mostKeys)
+
+// mostKeys bounds Contents that a plane sends, which may be hostile. So many take some 300 MiB.
+const mostKeys = 2_000_000
+
 // ReadLiveContents returns the contents of a running etcd.
 func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, error) {
 	return ReadContentsAt(ctx, conn, 0)
@@ -146,7 +152,7 @@ func ReadLiveContents(ctx context.Context, conn *grpc.ClientConn) (Contents, err
 // ReadContentsAt returns the contents that a running etcd had at a revision; 0 is the present one. The error is
 // ErrCompacted when etcd has compacted the revision, also while the contents are read.
 func ReadContentsAt(ctx context.Context, conn *grpc.ClientConn, revision int64) (Contents, error) {
-	c, kv := Contents{}, pb.NewKVClient(conn)
+	c, kv, read := Contents{}, pb.NewKVClient(conn), 0
 	request := &pb.RangeRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), KeysOnly: true, Limit: rangePage,
 		Revision: revision}
 	for {
@@ -160,6 +166,9 @@ func ReadContentsAt(ctx context.Context, conn *grpc.ClientConn, revision int64) 
 		for _, kv := range r.Kvs {
 			c[string(kv.Key)] = kv.ModRevision
 		}
+		if read += len(r.Kvs); read > mostKeys {
+			return nil, ErrTooManyKeys
+		}
 		if !r.More || len(r.Kvs) == 0 {
 			return c, nil
 		}
@@ -168,4 +177,17 @@ func ReadContentsAt(ctx context.Context, conn *grpc.ClientConn, revision int64) 
 		}
 		request.Key = append(r.Kvs[len(r.Kvs)-1].Key, 0)
 	}
+}
+
+// CountKeys returns how many keys with a prefix a running etcd had at a revision; the prefix "" is that of all.
+func CountKeys(ctx context.Context, conn *grpc.ClientConn, prefix string, revision int64) (int, error) {
+	request := &pb.RangeRequest{Key: []byte(allKeys), RangeEnd: []byte(allKeys), CountOnly: true, Revision: revision}
+	if n := len(prefix); n > 0 {
+		request.Key, request.RangeEnd = []byte(prefix), []byte(prefix[:n-1]+string(prefix[n-1]+1))
+	}
+	r, err := pb.NewKVClient(conn).Range(ctx, request)
+	if err != nil {
+		return 0, err
+	}
+	return int(r.Count), nil
 }

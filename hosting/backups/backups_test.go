@@ -163,6 +163,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		list, err := configMaps(t, restored.Config).List(ctx, metav1.ListOptions{})
+		checkCompacted(t, restored.Config, got.Sample.Revision)
 		_ = restored.Kill()
 		if err != nil {
 			t.Fatal(err)

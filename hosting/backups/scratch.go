@@ -118,7 +118,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 		return data, err
 	}
 	expected, err := backup.ReadContentsAt(ctx, conn, got.Sample.Revision)
-	if err != nil && !errors.Is(err, backup.ErrCompacted) {
+	if err != nil && !errors.Is(err, backup.ErrCompacted) && !errors.Is(err, backup.ErrTooManyKeys) {
 		return data, fmt.Errorf("what the plane's etcd had at revision %d: %w", got.Sample.Revision, err)
 	}
 	made, err := b.makeEtcd(ctx, got, o.Release, staging)
@@ -154,16 +154,19 @@ func (b *Backups) CompareScratch(ctx context.Context, scratch controlplane.ID, d
 		return c, err
 	}
 	defer conn.Close()
+	if c.Secrets, err = backup.CountKeys(ctx, conn, secretKeys, data.Revision); err != nil {
+		return c, fmt.Errorf("the Secrets in the scratch plane's etcd: %w", err)
+	}
+	if c.Objects, err = backup.CountKeys(ctx, conn, "", data.Revision); err != nil || data.Expected == nil {
+		return c, err
+	}
 	restored, err := backup.ReadContentsAt(ctx, conn, data.Revision)
 	if err != nil {
 		return c, fmt.Errorf("the contents of the scratch plane's etcd: %w", err)
 	}
-	c.Objects, c.IsCompared = len(restored), data.Expected != nil
+	c.IsCompared = true
 	for key, revision := range restored {
-		if strings.HasPrefix(key, secretKeys) {
-			c.Secrets++
-		}
-		if expected, isThere := data.Expected[key]; c.IsCompared && (!isThere || expected != revision) {
+		if expected, isThere := data.Expected[key]; !isThere || expected != revision {
 			c.Different++
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/plane"
 )
 
 // The data of a scratch plane is not made while a customer's restore is made, and its making ends when one begins. The
@@ -73,4 +74,9 @@ func TestAScratchPlaneHasNoBackup(t *testing.T) {
 	if len(b.early) > 0 || len(b.followers) > 0 {
 		t.Errorf("a backup of a scratch plane begins: %v, %v", b.early, b.followers)
 	}
+}
+
+// dialTo returns a function that connects to the etcd of one plane.
+func dialTo(c plane.Config) func(controlplane.ID) (*grpc.ClientConn, error) {
+	return func(controlplane.ID) (*grpc.ClientConn, error) { return c.DialStore() }
 }

@@ -27,7 +27,7 @@ type ScratchData struct {
 	// Revision is the one with which the scratch plane's etcd starts: at it, etcd has the restored data and nothing else.
 	Revision int64
 	// Expected are the keys that the customer's etcd had at the restored revision, and the revision in which each was
-	// written last; nil when etcd has compacted that revision.
+	// written last; nil when etcd has compacted that revision, or has too many keys to compare.
 	Expected map[string]int64
 }
 
