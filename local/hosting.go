@@ -145,6 +145,9 @@ func (h Home) planes(homeID string) []PlaneStatus {
 			continue
 		}
 		namespace, hc, _ := strings.Cut(strings.TrimPrefix(name, owner+"/"), "/")
+		if strings.HasPrefix(namespace, "_") { // no namespace begins so: it is the scratch plane of a restore drill
+			continue
+		}
 		list = append(list, PlaneStatus{ManagementCluster: cluster.ManagementCluster(mc), Namespace: namespace,
 			HostedCluster: hc, PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid),
 			Walls: wallsOf(filepath.Join(h.hostingDir(cluster.ManagementCluster(mc)), "planes", namespace, hc), pid)})
