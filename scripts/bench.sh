@@ -10,7 +10,7 @@ commit=$(git describe --always --dirty)
 programs=$(mktemp -d)
 home=$(mktemp -d)
 trap 'bin/atoll down --purge --home "$home" >/dev/null 2>&1 || true; rm -rf "$programs" "$home"' EXIT
-go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road ./bench/azure ./bench/backup
+go build -o "$programs" ./bench/hosted ./bench/store ./bench/clm ./bench/lifecycle ./bench/maestro ./bench/fleet ./bench/agent ./bench/road ./bench/azure ./bench/backup ./bench/platform
 
 millis() { echo $(($(date +%s%N) / 1000000)); }
 begun=$(millis)
@@ -25,6 +25,7 @@ printf '{"name":"up","params":{},"figures":{"first_ms":%d,"existing_data_ms":%d}
 eval "$(bin/atoll env --home "$home")"
 "$programs/road" -rate 20 -works 1200
 "$programs/road" -inflight 100 -works 3000
+"$programs/platform" -home "$home"
 "$programs/hosted" -atoll bin/atoll
 "$programs/hosted" -atoll bin/atoll -only density
 bin/atoll down --purge --home "$home" >&2
