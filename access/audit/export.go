@@ -123,6 +123,9 @@ func (x *Exporter) exportAll(ctx context.Context) error {
 				slog.String("target", x.Target), slog.String("problem", problem))
 		}
 		content, last, err := x.collect(ctx, from)
+		if errors.Is(err, errDeletedByAge) {
+			continue // since the position was read: the next look finds where the chain begins now
+		}
 		if err != nil || last == position.last {
 			return err
 		}
@@ -139,13 +142,20 @@ func (x *Exporter) exportAll(ctx context.Context) error {
 	}
 }
 
+// errDeletedByAge is the error of a read behind which the chain no longer goes on, because it was shortened by age.
+var errDeletedByAge = errors.New("audit records were deleted by age")
+
 // collect returns the records after from as JSON lines, as many as an object has, and the last of them. A record that
-// does not follow the one before it is an error: somebody altered the chain.
+// does not follow the one before it is an error: somebody altered the chain. If records after from were deleted by age,
+// it returns those before them, or errDeletedByAge.
 func (x *Exporter) collect(ctx context.Context, from Anchor) (content []byte, last Anchor, err error) {
 	var lines bytes.Buffer
 	encoder := json.NewEncoder(&lines)
 	for last = from; last.Seq-from.Seq < maxExportRecords && lines.Len() < maxExportBytes; {
 		entries, err := x.Chain.recordsAfter(ctx, last.Seq, exportPage)
+		if errors.Is(err, errDeletedByAge) && last != from {
+			break
+		}
 		if err != nil {
 			return nil, from, fmt.Errorf("reading audit records: %w", err)
 		}

@@ -351,3 +351,32 @@ func TestRecordsThatWereDeletedBeforeTheirExportAreMissing(t *testing.T) {
 		t.Errorf("an export with a gap: %v", err)
 	}
 }
+
+// A deletion by age between the look at the position and the read of records breaks no chain: the export goes on with
+// the first record that is left, in the same round.
+func TestADeletionByAgeDuringAnExportIsNoBrokenChain(t *testing.T) {
+	c, _, _ := open(t, pgtest.DSN(t))
+	add(t, c, "old", 10)
+	b := newBucket(t)
+	x := b.exporter(c)
+	position, err := c.ownExport(t.Context(), x.Target, x.owner, exportLease)
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, problem := position.next()
+	if from.Seq != 0 || problem != "" {
+		t.Fatalf("from %d, problem %q", from.Seq, problem)
+	}
+	if n, err := c.trim(t.Context(), time.Date(2026, 2, 1, 0, 0, 5, 0, time.UTC)); err != nil || n != 5 {
+		t.Fatalf("%d records deleted, %v", n, err)
+	}
+	if _, _, err := x.collect(t.Context(), from); !errors.Is(err, errDeletedByAge) {
+		t.Errorf("after a deletion of the next records: %v", err)
+	}
+	if err := x.exportAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := b.verify(headOf(t, c)); err != nil || got.Head != headOf(t, c) {
+		t.Errorf("exported %+v, %v", got, err)
+	}
+}

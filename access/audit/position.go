@@ -97,21 +97,26 @@ func (p exportPosition) next() (from Anchor, problem string) {
 	}
 }
 
-// recordsAfter returns at most limit records after a number, the oldest first.
+// recordsAfter returns at most limit records after a number, the oldest first. If some of them were deleted by age, the
+// error is errDeletedByAge.
 func (c *Chain) recordsAfter(ctx context.Context, after int64, limit int) (entries []Entry, err error) {
+	var anchor int64 // in the same snapshot: the last record that was deleted by age
 	err = c.store.Read(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `select seq, previous, hash, content from audit_record where seq > $1
-			order by seq limit $2`, after, limit)
+		rows, err := conn.Query(ctx, `select seq, previous, hash, content, (select anchor from audit_head) from audit_record
+			where seq > $1 order by seq limit $2`, after, limit)
 		if err != nil {
 			return err
 		}
 		entries, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (e Entry, err error) {
 			var content string
-			err = row.Scan(&e.Seq, &e.Previous, &e.Hash, &content)
+			err = row.Scan(&e.Seq, &e.Previous, &e.Hash, &content, &anchor)
 			e.Record = []byte(content)
 			return e, err
 		})
 		return err
 	})
+	if err == nil && anchor > after {
+		return nil, errDeletedByAge
+	}
 	return entries, err
 }

@@ -2,6 +2,7 @@ package customer
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -156,7 +157,8 @@ func (a *auditCredentials) revoke(ctx context.Context) error {
 
 // followPlaneAudit prints what the position has not passed until ctx ends. The control plane answers with its whole
 // log, so the reader waits twenty times as long as the last read took, and 2 s at least. It goes on when the network,
-// the region or the control plane fails for a time; warn says so once. A refusal, or an error of print, ends it.
+// the region or the control plane fails for a time; warn says so once. A refusal, a certificate that is not trusted, or
+// an error of print, ends it.
 func followPlaneAudit(ctx context.Context, open openPlane, position *planeAuditPosition,
 	print func([]planeAuditEvent) error, warn func(error)) error {
 	var plane *planeClient
@@ -205,8 +207,12 @@ func (e *planeRefusal) Error() string {
 	return fmt.Sprintf("reading the audit log of the cluster: %d %s: %s", e.status, http.StatusText(e.status), e.text)
 }
 
-// isPassing reports whether an error may be gone at the next attempt: the network's, or an answer of 5xx or 429.
+// isPassing reports whether an error may be gone at the next attempt: the network's, or an answer of 5xx or 429. A
+// server whose certificate is not trusted stays so.
 func isPassing(err error) bool {
+	if isUntrusted(err) {
+		return false
+	}
 	status := remote.StatusOf(err)
 	if refusal, ok := errors.AsType[*planeRefusal](err); ok {
 		status = refusal.status
@@ -218,6 +224,12 @@ func isPassing(err error) bool {
 	return isOfNetwork || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
 }
 
+// isUntrusted reports whether a connection failed because the server's certificate is not trusted.
+func isUntrusted(err error) bool {
+	_, untrusted := errors.AsType[*tls.CertificateVerificationError](err)
+	return untrusted
+}
+
 // readAudit returns the events that the position has not passed, and moves the position behind them.
 func (p *planeClient) readAudit(ctx context.Context, position *planeAuditPosition) ([]planeAuditEvent, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url, nil)
@@ -225,6 +237,10 @@ func (p *planeClient) readAudit(ctx context.Context, position *planeAuditPositio
 		return nil, err
 	}
 	res, err := p.http.Do(req)
+	if isUntrusted(err) {
+		return nil, fmt.Errorf("the kubeconfig does not trust the server at %s, which may not be the cluster's: %w; see: "+
+			"atoll cluster kubeconfig", p.url, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the audit log of the cluster: %w", err)
 	}

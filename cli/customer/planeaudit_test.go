@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -99,6 +101,24 @@ func TestAFollowerOfAPlanesAuditOutlastsFailures(t *testing.T) {
 	}
 	if diff := cmp.Diff([]string{"a", "b"}, seen); diff != "" || opened != 2 || len(warned) != 2 {
 		t.Errorf("%s, opened %d times, warned %q", diff, opened, warned)
+	}
+}
+
+// TestAFollowerOfAPlanesAuditEndsAtAnUntrustedServer checks that a follower does not try again where somebody else
+// serves, or where its kubeconfig is of another cluster.
+func TestAFollowerOfAPlanesAuditEndsAtAnUntrustedServer(t *testing.T) {
+	server := httptest.NewUnstartedServer(http.NotFoundHandler())
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.StartTLS()
+	defer server.Close()
+	open := func(context.Context) (*planeClient, error) {
+		return &planeClient{http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, url: server.URL}, nil
+	}
+	err := followPlaneAudit(t.Context(), open, &planeAuditPosition{}, func([]planeAuditEvent) error { return nil },
+		func(err error) { t.Errorf("tries again after: %v", err) })
+	if err == nil || !strings.Contains(err.Error(), "does not trust the server at "+server.URL) ||
+		!strings.Contains(err.Error(), "atoll cluster kubeconfig") {
+		t.Error(err)
 	}
 }
 
