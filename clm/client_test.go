@@ -45,24 +45,24 @@ func fails(t *testing.T, what string, err error, status int, code string) *remot
 
 const clusters = clmclient.Collection("clusters")
 
-func cluster(name string) api.ResourceCreate {
+func clusterNamed(name string) api.ResourceCreate {
 	return api.ResourceCreate{Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"region":"eu","nodes":1}`),
 		Labels: api.Labels{"env": "test"}}
 }
 
 func TestClientMakesChangesAndDeletes(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
-	made, err := c.Create(ctx, clusters, cluster("one"), "key-1")
+	made, err := c.Create(ctx, clusters, clusterNamed("one"), "key-1")
 	if err != nil || made.Kind != "Cluster" || made.ETag == "" || made.Generation != 1 || made.Labels["env"] != "test" {
 		t.Fatalf("create: %+v, %v", made, err)
 	}
-	again, err := c.Create(ctx, clusters, cluster("one"), "key-1")
+	again, err := c.Create(ctx, clusters, clusterNamed("one"), "key-1")
 	if err != nil || again.ID != made.ID {
 		t.Fatalf("the same create with its key: %+v, %v", again, err)
 	}
-	_, err = c.Create(ctx, clusters, cluster("one"), "")
+	_, err = c.Create(ctx, clusters, clusterNamed("one"), "")
 	fails(t, "a name that is taken", err, 409, "CNF-001")
-	wrong := cluster("two")
+	wrong := clusterNamed("two")
 	wrong.Spec = json.RawMessage(`{"region":"mars"}`)
 	_, err = c.Create(ctx, clusters, wrong, "")
 	if e := fails(t, "a wrong spec", err, 400, "VAL-000"); len(e.Fields) != 1 || e.Fields[0].Field != "spec.region" {
@@ -123,7 +123,7 @@ func TestClientListsAllResourcesByPages(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
 	var made []string
 	for i := range 7 {
-		r, err := c.Create(ctx, clusters, cluster(fmt.Sprintf("c-%d", i)), "")
+		r, err := c.Create(ctx, clusters, clusterNamed(fmt.Sprintf("c-%d", i)), "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestClientListsAllResourcesByPages(t *testing.T) {
 
 func TestClientSendsAndReadsReports(t *testing.T) {
 	c, ctx := start(t).client(), t.Context()
-	made, err := c.Create(ctx, clusters, cluster("one"), "")
+	made, err := c.Create(ctx, clusters, clusterNamed("one"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +201,7 @@ func TestClientFollowsAndRelistsWhenItsCursorIsExpired(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	one, err := c.Create(ctx, clusters, cluster("one"), "")
+	one, err := c.Create(ctx, clusters, clusterNamed("one"), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +242,7 @@ func TestClientFollowsAndRelistsWhenItsCursorIsExpired(t *testing.T) {
 		t.Errorf("seen %q, %v; want %q", seen, err, want)
 	}
 	// From where it ended, there is nothing more of what was.
-	if _, err := c.Create(ctx, clusters, cluster("two"), ""); err != nil {
+	if _, err := c.Create(ctx, clusters, clusterNamed("two"), ""); err != nil {
 		t.Fatal(err)
 	}
 	err = c.Follow(ctx, clusters, remote.WatchOptions{Cursor: cursor}, func(e remote.Event) error {
@@ -295,7 +295,7 @@ func TestClientRetriesACreateOnlyWithAKey(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, err = c.Create(t.Context(), clusters, cluster("one-"+key+"1"), key)
+		_, err = c.Create(t.Context(), clusters, clusterNamed("one-"+key+"1"), key)
 		if sent := calls > 1; sent != (key != "") || (err == nil) != sent {
 			t.Errorf("with key %q: %d calls, %v", key, calls, err)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/strictyaml"
 )
 
@@ -55,7 +55,7 @@ func TestEveryKeyOfAConfigurationIsRead(t *testing.T) {
 		"tracing":      {*c.Tracing.Enabled, false},
 		"level":        {c.Logging.Level, "debug"},
 		"connections":  {c.Database.Pool.MaxConnections, 50},
-		"required":     {c.Registry().Entities()[0].RequiredAdapters[0], status.Adapter("dns")},
+		"required":     {c.Registry().Entities()[0].RequiredAdapters[0], cluster.Adapter("dns")},
 		"parent":       {c.Registry().Entities()[1].ParentKind, "Cluster"},
 		"condition":    {c.Registry().Entities()[1].Conditions[0].When.Text, "statuses.size() > 0"},
 		"server given": {c.ServerGiven, true},

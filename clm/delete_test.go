@@ -11,7 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -192,7 +192,7 @@ func TestI9ConcurrentLastReportsOfParentAndChildRemoveBoth(t *testing.T) {
 	if _, err := holder.Exec(t.Context(), `begin; select from document where kind = 'Cluster' for update`); err != nil {
 		t.Fatal(err)
 	}
-	last := func(by *testAPI, path string, adapter status.Adapter) {
+	last := func(by *testAPI, path string, adapter cluster.Adapter) {
 		wg.Go(func() {
 			for { // a request that waits too long gets a 503 and is repeated
 				if got := by.report(path, adapter, 2, "False", "True"); got.status != 503 {

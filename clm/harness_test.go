@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/leakcheck"
 	"atoll.dev/internal/pause"
 	"atoll.dev/internal/pgtest"
@@ -281,7 +281,7 @@ func repeat(t *testing.T, request func() answer) answer {
 	}
 }
 
-func (a *testAPI) report(path string, adapter status.Adapter, generation int, available, finalized string) answer {
+func (a *testAPI) report(path string, adapter cluster.Adapter, generation int, available, finalized string) answer {
 	a.t.Helper()
 	more := ""
 	if finalized != "" {

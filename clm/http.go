@@ -10,6 +10,7 @@ import (
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -252,7 +253,7 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	report := status.Report{Adapter: status.Adapter(req.Adapter), Generation: req.ObservedGeneration,
+	report := status.Report{Adapter: cluster.Adapter(req.Adapter), Generation: req.ObservedGeneration,
 		ObservedAt: req.ObservedTime, Data: req.Data, Metadata: req.Metadata}
 	for _, k := range req.Conditions {
 		report.Conditions = append(report.Conditions, status.Reported{Type: k.Type, Status: status.Value(k.Status),

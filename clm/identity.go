@@ -15,6 +15,7 @@ import (
 	"github.com/golang-jwt/jwt/v5"
 
 	"atoll.dev/api/audit"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
 	"atoll.dev/store"
@@ -28,7 +29,7 @@ type Caller struct {
 	// Holder names the holder of the caller's token by its claims: unlike Name, no header changes it. It is ""
 	// for a caller without token.
 	Holder  string
-	Account string
+	Account cluster.Account
 	// System is true for the region's own services.
 	System bool
 	// Service is true for the region's own services that do not call on behalf of a principal.
@@ -129,7 +130,7 @@ func (id *Identity) authenticate(r *http.Request) (Caller, source, error) {
 		if p := r.Header.Get("X-Atoll-Principal"); p != "" {
 			c.Name, c.Service = p, false
 		}
-		c.Account, c.RequestID = r.Header.Get("X-Atoll-Account"), r.Header.Get("X-Atoll-Request-Id")
+		c.Account, c.RequestID = cluster.Account(r.Header.Get("X-Atoll-Account")), r.Header.Get("X-Atoll-Request-Id")
 		if proof, ok := audit.ParseRequest(r.Header.Get(audit.Header)); ok && peer == platformName {
 			c.Proof = proof
 		}
@@ -265,7 +266,8 @@ func withCaller(ctx context.Context, c Caller, requestID string, request string)
 	if c.RequestID != "" {
 		requestID = c.RequestID
 	}
-	ctx = store.WithActor(ctx, store.Actor{Principal: c.Name, Account: c.Account, RequestID: requestID, Audit: request})
+	ctx = store.WithActor(ctx, store.Actor{Principal: c.Name, Account: string(c.Account), RequestID: requestID,
+		Audit: request})
 	return context.WithValue(ctx, callerKey{}, c)
 }
 

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rendezvous"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
@@ -127,7 +127,7 @@ func (s sharing) wanted(slot int) memberName {
 }
 
 // changeSharing changes the sharing of an adapter. Times are the database's.
-func (s *Server) changeSharing(ctx context.Context, adapter status.Adapter, change func(have sharing,
+func (s *Server) changeSharing(ctx context.Context, adapter cluster.Adapter, change func(have sharing,
 	now int64) sharing) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into adapter_share (adapter, state) values ($1, '{}') on conflict do nothing`,
@@ -207,8 +207,8 @@ func (s *Server) deleteMember(w http.ResponseWriter, r *http.Request) error {
 }
 
 // member reads the names of the adapter and the replica from the path.
-func (s *Server) member(r *http.Request) (adapter status.Adapter, member memberName, err error) {
-	adapter, member = status.Adapter(r.PathValue("adapter")), memberName(r.PathValue("member"))
+func (s *Server) member(r *http.Request) (adapter cluster.Adapter, member memberName, err error) {
+	adapter, member = cluster.Adapter(r.PathValue("adapter")), memberName(r.PathValue("member"))
 	if len(adapter) > maxMember || len(member) > maxMember {
 		return "", "", rest.Errorf(http.StatusBadRequest, codeBadRequest, "names have at most %d bytes", maxMember)
 	}

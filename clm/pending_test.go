@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
@@ -60,7 +60,7 @@ func TestPendingResourcesAreCountedFromTheFeed(t *testing.T) {
 	}
 	reconcile := func(path string, generation int, finalized string) {
 		t.Helper()
-		for _, adapter := range []status.Adapter{"dns", "validation"} {
+		for _, adapter := range []cluster.Adapter{"dns", "validation"} {
 			a.report(path, adapter, generation, "True", finalized).want(201)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	api "atoll.dev/api/clm"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -63,7 +64,7 @@ func checkQuota(name string, limit int64) error {
 }
 
 // quotaAccount returns the account of the path. A tenant may name its own account only.
-func quotaAccount(r *http.Request) (string, error) {
+func quotaAccount(r *http.Request) (cluster.Account, error) {
 	account := r.PathValue("account")
 	if !tenantValue.MatchString(account) {
 		return "", rest.Errorf(http.StatusBadRequest, codeBadRequest, "an account has 1 to 63 letters, digits, dots, "+
@@ -72,7 +73,7 @@ func quotaAccount(r *http.Request) (string, error) {
 	if c := callerOf(r.Context()); c.Tenancy != nil && c.Tenancy["account"] != account {
 		return "", rest.Errorf(http.StatusForbidden, codeForbidden, "these are the quotas of another account")
 	}
-	return account, nil
+	return cluster.Account(account), nil
 }
 
 func (s *Server) getQuotas(w http.ResponseWriter, r *http.Request) error {
@@ -85,8 +86,8 @@ func (s *Server) getQuotas(w http.ResponseWriter, r *http.Request) error {
 
 // writeQuotas answers with the limits and the use of an account. An account without resources and own limits has the
 // default limits and no use.
-func (s *Server) writeQuotas(w http.ResponseWriter, r *http.Request, account string) error {
-	d, err := s.store.Get(r.Context(), quotaKind.Kind, account)
+func (s *Server) writeQuotas(w http.ResponseWriter, r *http.Request, account cluster.Account) error {
+	d, err := s.store.Get(r.Context(), quotaKind.Kind, string(account))
 	if err != nil && !errors.Is(err, store.ErrNotFound) {
 		return err
 	}
@@ -94,7 +95,7 @@ func (s *Server) writeQuotas(w http.ResponseWriter, r *http.Request, account str
 	if err != nil {
 		return err
 	}
-	answer := api.QuotaList{Kind: "QuotaList", Account: account, Version: d.Version,
+	answer := api.QuotaList{Kind: "QuotaList", Account: string(account), Version: d.Version,
 		Items: make([]api.Quota, len(quotaNames))}
 	for i, name := range quotaNames {
 		answer.Items[i] = api.Quota{Name: name, Used: used[i], Limit: cmp.Or(most[i], usual[i]), Default: usual[i]}
@@ -141,12 +142,14 @@ func (s *Server) patchQuotas(w http.ResponseWriter, r *http.Request) error {
 }
 
 // changeQuotas changes an account's limits; nil is the default.
-func (s *Server) changeQuotas(ctx context.Context, account string, ifVersion int64, limits map[string]*int64) error {
+func (s *Server) changeQuotas(ctx context.Context, account cluster.Account, ifVersion int64,
+	limits map[string]*int64) error {
 	return s.store.Tx(ctx, func(tx *store.Tx) error {
-		_, err := tx.GetForUpdate(ctx, quotaKind.Kind, account)
+		_, err := tx.GetForUpdate(ctx, quotaKind.Kind, string(account))
 		if errors.Is(err, store.ErrNotFound) && ifVersion == 0 {
 			spec := accountQuotas{Limits: map[string]int64{}}.changed(limits)
-			if _, err := tx.Create(ctx, store.Document{Kind: quotaKind.Kind, ID: account, Spec: raw(spec)}); err != nil {
+			if _, err := tx.Create(ctx, store.Document{Kind: quotaKind.Kind, ID: string(account),
+				Spec: raw(spec)}); err != nil {
 				if errors.Is(err, store.ErrExists) {
 					err = store.ErrConflict // another request has just created it
 				}
@@ -161,7 +164,7 @@ func (s *Server) changeQuotas(ctx context.Context, account string, ifVersion int
 			return err
 		}
 		var spec accountQuotas
-		if _, _, err := tx.Update(ctx, quotaKind.Kind, account, ifVersion, func(d *store.Document) error {
+		if _, _, err := tx.Update(ctx, quotaKind.Kind, string(account), ifVersion, func(d *store.Document) error {
 			if err := json.Unmarshal(d.Spec, &spec); err != nil {
 				return err
 			}

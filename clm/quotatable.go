@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -121,7 +122,7 @@ func quotaExceeded(err error) *rest.Error {
 		return nil
 	}
 	var at struct {
-		Account            string
+		Account            cluster.Account
 		Index              int
 		Limit, Used, Asked int64
 	}
@@ -150,7 +151,7 @@ func (s *Server) setDefaultQuotas(ctx context.Context) error {
 }
 
 // setLimits stores the limits of an account, or the default limits for the account "".
-func setLimits(ctx context.Context, tx *store.Tx, account string, limits map[string]int64) error {
+func setLimits(ctx context.Context, tx *store.Tx, account cluster.Account, limits map[string]int64) error {
 	_, err := tx.Exec(ctx, `insert into quota (account, most) values ($1, $2)
 		on conflict (account) do update set most = excluded.most`, account, limitsOf(limits))
 	if err != nil {
@@ -215,7 +216,7 @@ func (s *Server) correctQuotas(ctx context.Context) error {
 }
 
 // wrongQuotas returns the accounts whose row differs from what their documents use.
-func (s *Server) wrongQuotas(ctx context.Context) (accounts []string, err error) {
+func (s *Server) wrongQuotas(ctx context.Context) (accounts []cluster.Account, err error) {
 	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `select coalesce(q.account, counted.account)
 			from (select * from quota where account <> '') q
@@ -224,7 +225,7 @@ func (s *Server) wrongQuotas(ctx context.Context) (accounts []string, err error)
 		if err != nil {
 			return err
 		}
-		accounts, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		accounts, err = pgx.CollectRows(rows, pgx.RowTo[cluster.Account])
 		return err
 	})
 	if err != nil {
@@ -235,7 +236,7 @@ func (s *Server) wrongQuotas(ctx context.Context) (accounts []string, err error)
 
 // countAgain counts an account's use while it holds the account's row: a transaction that has changed the use holds
 // the row until its commit, and one that comes later waits and adds to the corrected use.
-func (s *Server) countAgain(ctx context.Context, account string) error {
+func (s *Server) countAgain(ctx context.Context, account cluster.Account) error {
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
 		if _, err := tx.Exec(ctx, `insert into quota (account) values ($1) on conflict do nothing`, account); err != nil {
 			return err
@@ -254,7 +255,8 @@ func (s *Server) countAgain(ctx context.Context, account string) error {
 }
 
 // readQuotas returns the row of an account, without an error if there is none, and the default limits.
-func (s *Server) readQuotas(ctx context.Context, account string) (used []int64, most, usual []*int64, err error) {
+func (s *Server) readQuotas(ctx context.Context, account cluster.Account) (used []int64, most,
+	usual []*int64, err error) {
 	used, most, usual = make([]int64, len(quotaNames)), make([]*int64, len(quotaNames)), make([]*int64, len(quotaNames))
 	err = s.store.Read(ctx, func(ctx context.Context, c *pgx.Conn) error {
 		rows, err := c.Query(ctx, `select account, used, most from quota where account in ('', $1)`, account)

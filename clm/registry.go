@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/search"
 	"atoll.dev/store"
 )
@@ -35,9 +36,9 @@ type Entity struct {
 	// index for searches by their text: spec.region='eu-west-1'.
 	Indexed []string `yaml:"indexed"`
 
-	RequiredAdapters []status.Adapter `yaml:"required_adapters"`
-	References       []ReferenceRule  `yaml:"references"`
-	Conditions       []ConditionRule  `yaml:"conditions"`
+	RequiredAdapters []cluster.Adapter `yaml:"required_adapters"`
+	References       []ReferenceRule   `yaml:"references"`
+	Conditions       []ConditionRule   `yaml:"conditions"`
 
 	parent   *Entity
 	children []*Entity
@@ -199,7 +200,7 @@ func (r *Registry) add(e *Entity) error {
 	case e.ParentKind != "" && e.OnParentDelete != Restrict && e.OnParentDelete != Cascade:
 		return fmt.Errorf("on_parent_delete %q is neither %s nor %s", e.OnParentDelete, Restrict, Cascade)
 	}
-	seen := map[status.Adapter]bool{}
+	seen := map[cluster.Adapter]bool{}
 	for _, a := range e.RequiredAdapters {
 		if a == "" || seen[a] {
 			return fmt.Errorf("required adapter %q is empty or there twice", a)

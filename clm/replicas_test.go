@@ -64,7 +64,7 @@ func TestI2ReplicasShareADatabase(t *testing.T) {
 		})
 		all.Go(func() {
 			for k := range keys {
-				made, err := servers[(n+k)%2].Create(t.Context(), clusters, cluster(fmt.Sprint("keyed-", k)),
+				made, err := servers[(n+k)%2].Create(t.Context(), clusters, clusterNamed(fmt.Sprint("keyed-", k)),
 					fmt.Sprint("key-", k))
 				if err != nil {
 					t.Error(err)

@@ -11,6 +11,7 @@ import (
 
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonscan"
 	"atoll.dev/store"
 )
@@ -244,8 +245,8 @@ func (o *observed) replace(r status.Report) {
 }
 
 // find returns the index of an adapter's report, or the index at which to insert it.
-func (o *observed) find(adapter status.Adapter) (i int, have bool) {
-	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name status.Adapter) int {
+func (o *observed) find(adapter cluster.Adapter) (i int, have bool) {
+	return slices.BinarySearchFunc(o.Reports, adapter, func(r status.Report, name cluster.Adapter) int {
 		return cmp.Compare(r.Adapter, name)
 	})
 }

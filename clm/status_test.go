@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 )
 
 // statusBody is a report with all that it needs.
-func statusBody(adapter status.Adapter, generation int, at time.Time, available string) string {
+func statusBody(adapter cluster.Adapter, generation int, at time.Time, available string) string {
 	return fmt.Sprintf(`{"adapter":%q,"observed_generation":%d,"observed_time":%q,"data":{"n":1},
 		"conditions":[{"type":"Available","status":%q},{"type":"Applied","status":"True"},{"type":"Health","status":"True"}]}`,
 		adapter, generation, at.UTC().Format(time.RFC3339Nano), available)
@@ -74,7 +74,7 @@ func TestI3ALaterEqualReportSendsNoEvent(t *testing.T) {
 	w.want("ADDED abc", "BOOKMARK")
 	var last string
 	for i := 1; i <= 5; i++ {
-		for _, adapter := range []status.Adapter{"dns", "validation"} {
+		for _, adapter := range []cluster.Adapter{"dns", "validation"} {
 			res := a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(time.Duration(i)*time.Second),
 				"True")).want(201)
 			last = res.at("last_report_time")
@@ -202,7 +202,7 @@ func TestStatusesAreWatched(t *testing.T) {
 	path := "/clusters/" + a.cluster("abc")
 	a.report("/clusters/"+a.cluster("other"), "dns", 1, "True", "").want(201)
 	at := time.Now().Add(-time.Minute)
-	put := func(adapter status.Adapter, after time.Duration, available string) {
+	put := func(adapter cluster.Adapter, after time.Duration, available string) {
 		t.Helper()
 		a.do("PUT", path+"/statuses", statusBody(adapter, 1, at.Add(after), available)).want(201)
 	}

@@ -36,17 +36,17 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 		return r
 	}
 	// One name, one key: each account has its own, and so has the system.
-	made := must(c.Create(ours, clusters, cluster("prod"), "key"))
-	if other := must(c.Create(theirs, clusters, cluster("prod"), "key")); other.ID == made.ID ||
+	made := must(c.Create(ours, clusters, clusterNamed("prod"), "key"))
+	if other := must(c.Create(theirs, clusters, clusterNamed("prod"), "key")); other.ID == made.ID ||
 		other.Tenancy["account"] != "222222222222" {
 		t.Fatalf("with the key of another account: %s", other.JSON)
 	}
-	if own := must(c.Create(system, clusters, cluster("prod"), "key")); own.ID == made.ID || len(own.Tenancy) != 0 {
+	if own := must(c.Create(system, clusters, clusterNamed("prod"), "key")); own.ID == made.ID || len(own.Tenancy) != 0 {
 		t.Fatalf("the system's: %s", own.JSON)
 	}
-	_, err := c.Create(ours, clusters, cluster("prod"), "")
+	_, err := c.Create(ours, clusters, clusterNamed("prod"), "")
 	fails(t, "a name that the account has", err, 409, "CNF-001")
-	hidden := must(c.Create(system, clusters, cluster("hidden"), ""))
+	hidden := must(c.Create(system, clusters, clusterNamed("hidden"), ""))
 
 	pool := api.ResourceCreate{Kind: "NodePool", Name: "workers", Spec: json.RawMessage(`{}`)}
 	pass := api.ResourceCreate{Kind: "Pass", Name: "admin", Spec: json.RawMessage(
@@ -144,7 +144,7 @@ func TestI10TenantsAreIsolated(t *testing.T) {
 	defer watch.Close()
 	must(c.Merge(ours, clusters, made.ID, patch, ""))
 	must(c.Delete(ours, clusters, made.ID, ""))
-	must(c.Create(theirs, clusters, cluster("next"), ""))
+	must(c.Create(theirs, clusters, clusterNamed("next"), ""))
 	for {
 		e, err := watch.Next()
 		if err != nil {

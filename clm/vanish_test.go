@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/pgtest"
 )
 
@@ -68,7 +68,7 @@ func TestConcurrentDeletionsOfFamilies(t *testing.T) {
 	}
 }
 
-func finalized(adapter status.Adapter, generation int) string {
+func finalized(adapter cluster.Adapter, generation int) string {
 	return strings.Replace(statusBody(adapter, generation, time.Now(), "False"), `"conditions":[`,
 		`"conditions":[{"type":"Finalized","status":"True"},`, 1)
 }

@@ -61,7 +61,7 @@ func (s *Server) watchOptions(r *http.Request) rest.WatchOptions {
 func (c Caller) watcher() string {
 	switch {
 	case c.Account != "":
-		return "account " + c.Account
+		return "account " + string(c.Account)
 	case c.Service:
 		return ""
 	}

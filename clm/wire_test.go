@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/cluster"
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
 	"atoll.dev/store"
@@ -15,7 +16,7 @@ import (
 // type, also with empty members.
 func TestTheWireFormEqualsTheContractType(t *testing.T) {
 	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
-		RequiredAdapters: []status.Adapter{"dns", "validation"}}})
+		RequiredAdapters: []cluster.Adapter{"dns", "validation"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

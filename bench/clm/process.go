@@ -24,7 +24,7 @@ import (
 	"atoll.dev/bench/bed"
 	"atoll.dev/bus"
 	"atoll.dev/clm"
-	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/sentinel"
 )
@@ -176,9 +176,9 @@ func runPart() {
 
 // run serves the region's kinds on a plain listener until ctx ends, and prints its URL.
 func (p part) run(ctx context.Context) error {
-	var required []status.Adapter
+	var required []cluster.Adapter
 	for _, name := range p.Adapters {
-		required = append(required, status.Adapter(name))
+		required = append(required, cluster.Adapter(name))
 	}
 	registry, err := clm.NewRegistry([]clm.Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
 		RequiredAdapters: required}})

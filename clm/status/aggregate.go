@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // Condition is one condition of a resource, in its wire form.
@@ -40,7 +42,7 @@ type Resource struct {
 	UpdatedAt  time.Time // of the spec, not of the conditions
 	Deleting   bool
 	Children   Children
-	Required   []Adapter // adapters that must report
+	Required   []cluster.Adapter // adapters that must report
 }
 
 // Aggregate computes the conditions of a resource from its stored reports, in any
@@ -217,7 +219,7 @@ func (a *aggregation) adapter(r Report) Condition {
 
 // AdapterCondition returns the type of an adapter's condition: MyAdapterSuccessful for
 // "my-adapter".
-func AdapterCondition(adapter Adapter) string {
+func AdapterCondition(adapter cluster.Adapter) string {
 	var b strings.Builder
 	for _, part := range strings.Split(string(adapter), "-") {
 		if part != "" {
@@ -241,7 +243,7 @@ func (a *aggregation) setTimes(c *Condition, before *Condition) {
 }
 
 // reportOf returns the report of an adapter that counts; false if there is none.
-func (a *aggregation) reportOf(adapter Adapter) (Report, bool) {
+func (a *aggregation) reportOf(adapter cluster.Adapter) (Report, bool) {
 	i := slices.IndexFunc(a.reports, func(r Report) bool { return r.Adapter == adapter })
 	if i < 0 {
 		return Report{}, false

@@ -3,12 +3,14 @@ package status
 import (
 	"slices"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // Await is one adapter whose report a resource waits for.
 type Await struct {
-	Adapter Adapter   `json:"adapter"`
-	Since   time.Time `json:"since"`
+	Adapter cluster.Adapter `json:"adapter"`
+	Since   time.Time       `json:"since"`
 	// Reported is the adapter's value for the present generation, "" if it has not
 	// reported on it.
 	Reported Value `json:"reported,omitempty"`

@@ -7,11 +7,13 @@ import (
 	"time"
 
 	"pgregory.net/rapid"
+
+	"atoll.dev/cluster"
 )
 
 // world draws a resource and reports that clm could have stored.
 func world(t *rapid.T) (Resource, []Report, []Condition) {
-	adapters := []Adapter{"validation", "dns", "pull-secret", "extra"}
+	adapters := []cluster.Adapter{"validation", "dns", "pull-secret", "extra"}
 	generation := rapid.Int32Range(1, 4).Draw(t, "generation")
 	r := Resource{
 		Generation: generation, UpdatedAt: epoch.Add(
@@ -41,7 +43,7 @@ func world(t *rapid.T) (Resource, []Report, []Condition) {
 	return r, reports, previous
 }
 
-func drawReport(t *rapid.T, adapter Adapter, most int32) Report {
+func drawReport(t *rapid.T, adapter cluster.Adapter, most int32) Report {
 	name := string(adapter)
 	values := []Value{True, False, Unknown}
 	return Report{
@@ -85,7 +87,7 @@ func TestI3AggregatingAgainChangesNothing(t *testing.T) {
 // the order.)
 func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []Adapter{
+		r := Resource{Generation: rapid.Int32Range(1, 3).Draw(t, "generation"), UpdatedAt: epoch, Required: []cluster.Adapter{
 			"dns", "validation"}, Deleting: rapid.Bool().Draw(t, "deleting")}
 		var reports []Report
 		for i := range rapid.IntRange(1, 12).Draw(t, "reports") {
@@ -124,7 +126,7 @@ func TestReportsInAnyOrderComeToTheSame(t *testing.T) {
 // same or a later time; and no earlier report replaces a later one.
 func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []Adapter{"dns"}}, tie: TakeLater}
+		s := &subject{resource: Resource{Generation: 2, UpdatedAt: epoch, Required: []cluster.Adapter{"dns"}}, tie: TakeLater}
 		type given struct {
 			report  Report
 			verdict Verdict
@@ -186,8 +188,8 @@ func TestARepetitionIsAnsweredTheSame(t *testing.T) {
 // reports in between.
 func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		r := Resource{Generation: 1, UpdatedAt: epoch, Required: []Adapter{"dns", "validation"}}
-		queues := map[Adapter][]Report{}
+		r := Resource{Generation: 1, UpdatedAt: epoch, Required: []cluster.Adapter{"dns", "validation"}}
+		queues := map[cluster.Adapter][]Report{}
 		for _, adapter := range r.Required {
 			for range rapid.IntRange(1, maxRecent-1).Draw(t, string(adapter)) {
 				report := drawReport(t, adapter, 1)
@@ -199,9 +201,9 @@ func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 			}
 		}
 		come := func(first func() bool) string {
-			s, at := &subject{resource: r, tie: TakeLater}, map[Adapter]int{}
+			s, at := &subject{resource: r, tie: TakeLater}, map[cluster.Adapter]int{}
 			for at["dns"] < len(queues["dns"]) || at["validation"] < len(queues["validation"]) {
-				adapter := Adapter("validation")
+				adapter := cluster.Adapter("validation")
 				if at["validation"] == len(queues["validation"]) || at["dns"] < len(queues["dns"]) && first() {
 					adapter = "dns"
 				}
@@ -225,7 +227,7 @@ func TestReportsOfOneMomentKeepTheirOrder(t *testing.T) {
 // true only if all stored reports are.
 func TestReportsNeverGoBack(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch, Required: []Adapter{"dns", "validation"}}}
+		s := &subject{resource: Resource{Generation: 1, UpdatedAt: epoch, Required: []cluster.Adapter{"dns", "validation"}}}
 		for range rapid.IntRange(1, 30).Draw(t, "steps") {
 			if rapid.IntRange(0, 4).Draw(t, "step") == 0 {
 				s.resource.Generation++

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonvalue"
 )
 
@@ -30,7 +31,7 @@ const recentHead = 24
 // are written, so that different numbers never have one hash by rounding.
 func (r Report) digest() []byte {
 	type content struct {
-		Adapter    Adapter
+		Adapter    cluster.Adapter
 		Generation int32
 		At         int64
 		Conditions []Reported

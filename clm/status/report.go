@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonvalue"
 )
 
@@ -39,13 +40,10 @@ type Reported struct {
 	LastTransitionTime time.Time `json:"last_transition_time"`
 }
 
-// Adapter is the name of an adapter, the author of reports.
-type Adapter string
-
 // Report is one adapter's report on one resource, in its wire form. The latest report of
 // each adapter is stored.
 type Report struct {
-	Adapter    Adapter         `json:"adapter"`
+	Adapter    cluster.Adapter `json:"adapter"`
 	Generation int32           `json:"observed_generation"` // of the resource that the adapter saw
 	Conditions []Reported      `json:"conditions"`
 	Data       json.RawMessage `json:"data,omitempty"`     // an object

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+
+	"atoll.dev/cluster"
 )
 
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -50,7 +52,7 @@ func (s *subject) run(t *testing.T, d *datadriven.TestData) string {
 			case "required":
 				s.resource.Required = nil
 				for _, name := range arg.Vals {
-					s.resource.Required = append(s.resource.Required, Adapter(name))
+					s.resource.Required = append(s.resource.Required, cluster.Adapter(name))
 				}
 			case "deleting":
 				s.resource.Deleting = true
@@ -119,7 +121,7 @@ func (s *subject) report(r Report, now time.Time) (Verdict, error) {
 }
 
 func parseReport(t *testing.T, args []datadriven.CmdArg) (Report, time.Time) {
-	r := Report{Adapter: Adapter(args[0].Key)}
+	r := Report{Adapter: cluster.Adapter(args[0].Key)}
 	conditions := map[string]Reported{Applied: {Type: Applied, Status: True}, Health: {Type: Health, Status: True}}
 	var order []string
 	now := time.Time{}

@@ -4,6 +4,7 @@ import (
 	"encoding/base64"
 	"strconv"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonscan"
 )
 
@@ -125,7 +126,7 @@ func ScanReport(s *jsonscan.Scanner) (r Report) {
 	s.Object(func(key string) {
 		switch key {
 		case "adapter":
-			r.Adapter = Adapter(s.String())
+			r.Adapter = cluster.Adapter(s.String())
 		case "observed_generation":
 			r.Generation = int32(s.Int())
 		case "conditions":
