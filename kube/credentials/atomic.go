@@ -6,7 +6,8 @@ import (
 )
 
 // WriteFile replaces a file so that a crash at any instruction leaves the old content or the new, on
-// disk, never a mixture.
+// disk, never a mixture. The root module's internal/atomicfile does the same: this module does not require the
+// root module, so that the versions of the two modules' dependencies stay independent.
 func WriteFile(path string, content []byte, mode os.FileMode) error {
 	temp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
