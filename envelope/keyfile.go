@@ -30,8 +30,8 @@ var ErrReplacedKey = errors.New("another key has the name of an earlier one")
 const watchEvery = time.Minute
 
 // Problem returns why the keys in use are not those of the file: it cannot be read, is invalid, or has another key
-// under an earlier name. The next start with this file would fail or lose what is sealed. Problem reads the file again as
-// Wrap does. It returns nil while the file is valid.
+// under an earlier name. The next start with this file would fail or lose what is sealed. Problem reads the file again
+// as Wrap does. It returns nil while the file is valid.
 func (k *KeyFile) Problem() error {
 	_, _ = k.currentKeys()
 	k.mu.Lock()

@@ -42,30 +42,22 @@ func (f *front) addStatus(ctx context.Context, v version, r resource, shown map[
 // conditionsOf returns the conditions Available, Progressing and Degraded of a resource of the lifecycle manager.
 func conditionsOf(have clmclient.Resource, of resource) []condition {
 	s := readStatus(have, of)
-	isReady := s.phase == progress.Ready
-	available := newCondition("Available", isReady, transitionOf(have, "Available"))
-	if !isReady {
-		available.Reason, available.Message = s.reason, s.message
-	}
+	const asExpected = string(cluster.ReasonAsExpected)
 	reconciled := transitionOf(have, "Reconciled")
-	progressing := newCondition("Progressing", !s.isDone && !s.isFailed, reconciled)
-	if progressing.Status == "True" {
-		progressing.Reason, progressing.Message = string(cluster.ReasonUpdating), s.message
+	available := condition{"Available", "True", transitionOf(have, "Available"), asExpected, ""}
+	progressing := condition{"Progressing", "False", reconciled, asExpected, ""}
+	degraded := condition{"Degraded", "False", reconciled, asExpected, ""}
+	isReady := s.phase == progress.Ready
+	if !isReady {
+		available.Status, available.Reason, available.Message = "False", s.reason, s.message
 	}
-	degraded := newCondition("Degraded", s.isFailed || isReady && s.reason == progress.Degraded, reconciled)
-	if degraded.Status == "True" {
-		degraded.Reason, degraded.Message = s.reason, s.message
+	if !s.isDone && !s.isFailed {
+		progressing.Status, progressing.Reason, progressing.Message = "True", string(cluster.ReasonUpdating), s.message
+	}
+	if s.isFailed || isReady && s.reason == progress.Degraded {
+		degraded.Status, degraded.Reason, degraded.Message = "True", s.reason, s.message
 	}
 	return []condition{available, progressing, degraded}
-}
-
-// newCondition returns a condition without a message.
-func newCondition(name string, isTrue bool, since string) condition {
-	c := condition{Type: name, Status: "False", LastTransitionTime: since, Reason: string(cluster.ReasonAsExpected)}
-	if isTrue {
-		c.Status = "True"
-	}
-	return c
 }
 
 // transitionOf returns when a condition of a resource of the lifecycle manager changed last; without that condition,
