@@ -78,7 +78,6 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	c.discarding = true
 	h.o.Backups.End(c.id)
 	h.o.Issuers.Forget(c.id)
-	h.o.Drills.Forget(c.id)
 	h.mu.Lock()
 	c.stopping = true
 	h.mu.Unlock()
@@ -88,6 +87,7 @@ func (h *Hosting) discard(c *hostedCluster) (done bool, err error) {
 	if done, err := h.o.Planes.Discard(c.id); !done || err != nil {
 		return false, err
 	}
+	h.o.Drills.Forget(c.id) // a drill that ends later finds no plane
 	h.mu.Lock()
 	delete(h.hosted, c.id)
 	for name, holder := range h.names {

@@ -150,7 +150,7 @@ func (d *Drills) Failure(id controlplane.ID) string {
 	return d.state.Failed[id.String()].Message
 }
 
-// Forget removes the failure of a plane that is deleted. It may be repeated.
+// Forget removes the failure of a plane of which the runtime has nothing any more. It may be repeated.
 func (d *Drills) Forget(id controlplane.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -215,6 +215,11 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 			continue
 		}
 		d.mu.Lock()
+		if result.failed != nil && !slices.Contains(d.o.Planes.List(), p.Plane) { // it was deleted meanwhile: see Forget
+			d.mu.Unlock()
+			wait = again
+			continue
+		}
 		d.state = d.state.after(p, result, time.Now())
 		d.write()
 		wait = d.state.due(d.o.Every, time.Now())
