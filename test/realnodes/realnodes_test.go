@@ -13,7 +13,7 @@ import (
 
 // TestBehavioursOfKubernetesOnRealNodes starts one cluster, creates the objects of all behaviours, and then tries each.
 func TestBehavioursOfKubernetesOnRealNodes(t *testing.T) {
-	w := newWorld(t)
+	w := newWorld(t, 0)
 	behaviours := slices.Concat(behaviours, dnsBehaviours)
 	var all []string
 	for _, b := range behaviours {

@@ -81,12 +81,14 @@ type world struct {
 	t          *testing.T
 	program    string // atoll-kube, which is also kubectl
 	kubeconfig string
+	dir        string // has the homes of the nodes
 }
 
 const namespace, cluster = "clusters-1", "hc-1"
 
-// newWorld starts a plane, hosting's node pools, and a pool of two nodes, and removes all of it at the end.
-func newWorld(t *testing.T) *world {
+// newWorld starts a plane, hosting's node pools, and a pool of two nodes, and removes all of it at the end. A node that
+// is not ready for unhealthyAfter is replaced; 0: after the default time.
+func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
 	t.Helper()
 	programs, err := filepath.Abs("../../bin/atoll-node")
 	if err != nil {
@@ -128,7 +130,7 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	stop := testsite.Run(t, "node pools", func(ctx context.Context) error {
-		return nodepool.Run(ctx, nodepool.Options{Client: client, Planes: onePlane{p.Config}, Machines: machines,
+		return nodepool.Run(ctx, nodepool.Options{Client: client, Planes: onePlane{p.Config}, Machines: machines, UnhealthyAfter: unhealthyAfter,
 			Router: p.Config.Address, Log: testsite.Log(t)})
 	})
 	t.Cleanup(func() {
@@ -140,7 +142,7 @@ func newWorld(t *testing.T) *world {
 			}
 		}
 	})
-	w := &world{t: t, program: p.Config.Binary, kubeconfig: p.Config.AdminKubeconfig()}
+	w := &world{t: t, program: p.Config.Binary, kubeconfig: p.Config.AdminKubeconfig(), dir: dir}
 	w.order(client)
 	return w
 }
