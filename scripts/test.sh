@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Every test, with one summary at the end. ATOLL_SOAK=DURATION lengthens the
-# loops of faults (half a minute at most in an ordinary run).
+# loops of faults (half a minute at most in an ordinary run). ATOLL_REAL_NODES=1
+# also runs the tests of real nodes, as root and after all others.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -30,4 +31,8 @@ go tool gotestsum --format "${GOTESTSUM_FORMAT:-pkgname}" --jsonfile "$events" -
 printf '\nThe packages that took longest (several run at once), in seconds:\n'
 scripts/slowest.sh "$events"
 rm -f "$events"
+if [ "${ATOLL_REAL_NODES:-}" = 1 ]; then # last and alone: real nodes load the machine
+	scripts/ensure.sh runc nft
+	make --no-print-directory test-nodes || failed=1
+fi
 exit $failed
