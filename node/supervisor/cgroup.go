@@ -65,6 +65,7 @@ type cgroupLimits struct {
 	processes int64 // processes and threads of the node
 	// allProcesses is the same for the cgroup that contains the cgroups of all nodes of this machine.
 	allProcesses int64
+	allMemory    int64 // bytes, of that cgroup
 }
 
 // makeCgroup creates a node's cgroup in each hierarchy and sets its limits. It may be repeated.
@@ -96,6 +97,9 @@ func makeCgroup(all []hierarchy, name string, limits cgroupLimits) error {
 			}
 		}
 		if err := limitCPU(h, all, dir, limits.milliCPU); err != nil {
+			return err
+		}
+		if err := limitMemory(h, all, parent, limits.allMemory); err != nil {
 			return err
 		}
 		if slices.Contains(h.Options, "pids") || isUnified(all) {
@@ -146,6 +150,17 @@ func limitCPU(h hierarchy, all []hierarchy, dir string, milliCPU int64) error {
 		return writeFile(filepath.Join(dir, "cpu.max"), quota+" "+strconv.Itoa(period))
 	case slices.Contains(h.Options, "cpu"):
 		return writeFile(filepath.Join(dir, "cpu.cfs_quota_us"), quota)
+	}
+	return nil
+}
+
+// limitMemory limits the memory of a cgroup in the hierarchy that has it.
+func limitMemory(h hierarchy, all []hierarchy, dir string, bytes int64) error {
+	switch value := strconv.FormatInt(bytes, 10); {
+	case isUnified(all):
+		return writeFile(filepath.Join(dir, "memory.max"), value)
+	case slices.Contains(h.Options, "memory"):
+		return writeFile(filepath.Join(dir, "memory.limit_in_bytes"), value)
 	}
 	return nil
 }

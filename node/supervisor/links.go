@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -56,7 +58,8 @@ func connectBridge(n node.Network, link string, pid int) error {
 	return nil
 }
 
-// ensureBridge returns the cluster's bridge, with the gateway's address and up. It creates a missing one, and refuses
+// ensureBridge returns the cluster's bridge up: with the gateway's address, or, without a gateway, closed to this
+// machine. It creates a missing one, and refuses
 // a link of this name that this package has not made.
 func ensureBridge(n node.Network) (netlink.Link, error) {
 	bridge, err := netlink.LinkByName(n.Bridge)
@@ -80,7 +83,11 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 	if !isNodesBridge(bridge) {
 		return nil, fmt.Errorf("the machine has a link of this name that no node has made (%s)", bridge.Type())
 	}
-	if n.Gateway != "" {
+	if n.Gateway == "" {
+		if err := closeBridge(bridge); err != nil {
+			return nil, fmt.Errorf("keeping nodes from this machine's addresses: %w", err)
+		}
+	} else {
 		address := netlink.Addr{IPNet: ipNet(netip.PrefixFrom(netip.MustParseAddr(n.Gateway),
 			netip.MustParsePrefix(n.Address).Bits()))}
 		if err := netlink.AddrReplace(bridge, &address); err != nil {
@@ -88,6 +95,44 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 		}
 	}
 	return bridge, netlink.LinkSetUp(bridge)
+}
+
+// closeBridge makes the kernel drop all frames that nodes send to this machine itself. A machine answers on each of its
+// links for all its addresses, so the root of a node could reach services of this machine that listen on another link.
+// Nodes need none of its addresses: their supervisors forward connections to the router. Frames from one node to another
+// do not pass the bridge's own end, which has the program. It may be repeated.
+func closeBridge(bridge netlink.Link) error {
+	program, err := loadDrop()
+	if err != nil {
+		return fmt.Errorf("loading the program that drops frames: %w", err)
+	}
+	defer unix.Close(program) // the link keeps the program
+	return netlink.LinkSetXdpFdWithFlags(bridge, program, unix.XDP_FLAGS_SKB_MODE)
+}
+
+// loadDrop loads a program of the kernel's express data path that drops each frame, and returns its descriptor.
+func loadDrop() (fd int, err error) {
+	type instruction struct {
+		code, registers uint8
+		offset          int16
+		value           int32
+	}
+	const xdpDrop = 1
+	instructions := [2]instruction{{code: unix.BPF_ALU64 | unix.BPF_MOV, value: xdpDrop}, {code: unix.BPF_JMP | unix.BPF_EXIT}}
+	license := [1]byte{}
+	attributes := struct { // the first fields of union bpf_attr
+		kind, count           uint32
+		instructions, license uint64
+	}{kind: unix.BPF_PROG_TYPE_XDP, count: uint32(len(instructions)),
+		instructions: uint64(uintptr(unsafe.Pointer(&instructions))), license: uint64(uintptr(unsafe.Pointer(&license)))}
+	r, _, errno := unix.Syscall(unix.SYS_BPF, unix.BPF_PROG_LOAD, uintptr(unsafe.Pointer(&attributes)),
+		unsafe.Sizeof(attributes))
+	runtime.KeepAlive(&instructions)
+	runtime.KeepAlive(&license)
+	if errno != 0 {
+		return 0, errno
+	}
+	return int(r), nil
 }
 
 // isNodesBridge reports whether a link is a bridge that this package has made.

@@ -21,9 +21,12 @@ const (
 	processesOfShim     = 16
 )
 
-// limitsOf returns the limits of the cgroup of a node on a machine.
+// limitsOf returns the limits of the cgroup of a node on a machine. All nodes together leave a quarter of the machine's
+// memory to planes, services and the operator: a node's own programs have no limit of memory, and pods of several nodes
+// may be promised more than the machine has.
 func limitsOf(r node.Resources, m machineSize) cgroupLimits {
 	return cgroupLimits{milliCPU: r.CPU.MilliValue(), allProcesses: m.processes / 2,
+		allMemory: m.memory / 4 * 3,
 		processes: processesOfPods + processesOfPrograms + processesOfShim*int64(r.Pods)}
 }
 

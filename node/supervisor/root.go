@@ -176,10 +176,11 @@ func (m *mounter) bindReadOnly(path string) {
 	}
 }
 
-// mountSys mounts sysfs and the cgroup hierarchies. In the node's cgroup namespace their roots are the node's cgroup.
+// mountSys mounts sysfs, read-only because it has settings of the whole machine, and the cgroup hierarchies. In the
+// node's cgroup namespace their roots are the node's cgroup.
 func (m *mounter) mountSys(cgroups []hierarchy) {
 	const flags = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_NOEXEC
-	m.mount("sysfs", "/sys", "sysfs", flags, "")
+	m.mount("sysfs", "/sys", "sysfs", flags|unix.MS_RDONLY, "")
 	if isUnified(cgroups) {
 		m.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", flags, "")
 		return
