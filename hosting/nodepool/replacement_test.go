@@ -78,6 +78,7 @@ func TestTheLimitsOfAReplacementAreRead(t *testing.T) {
 		`{"replace": {"strategy": "OnDelete"}}`: {surge: 1, onDelete: true},
 		`{"replace": {"strategy": "RollingUpdate"}}`:                                   {surge: 1},
 		`{"replace": {"rollingUpdate": {"maxSurge": 3}}}`:                              {surge: 3},
+		`{"replace": {"rollingUpdate": {"maxSurge": 300}}}`:                            {surge: 10},
 		`{"replace": {"rollingUpdate": {"maxUnavailable": 2}}}`:                        {surge: 1, unavailable: 2},
 		`{"replace": {"rollingUpdate": {"maxUnavailable": 20}}}`:                       {surge: 1, unavailable: 10},
 		`{"replace": {"rollingUpdate": {"maxSurge": "25%", "maxUnavailable": "25%"}}}`: {surge: 3, unavailable: 2},
