@@ -173,6 +173,15 @@ func wallsOf(dir string, pid int) []string {
 	return walls
 }
 
+// removeGroups removes the control groups of the planes of management clusters. All of the planes have ended.
+func (h Home) removeGroups(ctx context.Context, clusters []cluster.ManagementCluster) error {
+	var problems []error
+	for _, mc := range clusters {
+		problems = append(problems, plane.RemoveGroups(ctx, h.hostingDir(mc)))
+	}
+	return errors.Join(problems...)
+}
+
 // stopPlanes stops all planes of a hosting that no longer runs, all at the same time.
 func stopPlanes(ctx context.Context, homeID, hosting string) error {
 	var mu sync.Mutex

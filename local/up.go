@@ -17,7 +17,6 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/postgres"
-	"atoll.dev/plane"
 )
 
 // progressTimeout is how long `up` waits for the next process to serve. The whole start has no
@@ -427,10 +426,8 @@ func (h Home) Down(ctx context.Context, data Data, stopped func(name string)) er
 	if data == KeepData {
 		return nil
 	}
-	for _, mc := range st.Clusters {
-		if err := plane.RemoveGroups(ctx, h.hostingDir(mc)); err != nil {
-			return fmt.Errorf("purging: %w", err)
-		}
+	if err := h.removeGroups(ctx, st.Clusters); err != nil {
+		return fmt.Errorf("purging: %w", err)
 	}
 	for _, dir := range []string{st.Postgres.Dir, st.Postgres.SocketDir, t.outerNodesDir(), h.Dir} {
 		if err := os.RemoveAll(dir); err != nil {

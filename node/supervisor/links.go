@@ -99,8 +99,8 @@ func ensureBridge(n node.Network) (netlink.Link, error) {
 
 // closeBridge makes the kernel drop all frames that nodes send to this machine itself. A machine answers on each of its
 // links for all its addresses, so the root of a node could reach services of this machine that listen on another link.
-// Nodes need none of its addresses: their supervisors forward connections to the router. Frames from one node to another
-// do not pass the bridge's own end, which has the program. It may be repeated.
+// Nodes need none of its addresses: their supervisors forward connections to the router. Frames from one node to
+// another do not pass the bridge's own end, which has the program. It may be repeated.
 func closeBridge(bridge netlink.Link) error {
 	program, err := loadDrop()
 	if err != nil {
@@ -118,7 +118,8 @@ func loadDrop() (fd int, err error) {
 		value           int32
 	}
 	const xdpDrop = 1
-	instructions := [2]instruction{{code: unix.BPF_ALU64 | unix.BPF_MOV, value: xdpDrop}, {code: unix.BPF_JMP | unix.BPF_EXIT}}
+	instructions := [2]instruction{{code: unix.BPF_ALU64 | unix.BPF_MOV, value: xdpDrop},
+		{code: unix.BPF_JMP | unix.BPF_EXIT}}
 	license := [1]byte{}
 	attributes := struct { // the first fields of union bpf_attr
 		kind, count           uint32

@@ -87,7 +87,8 @@ func TestKubeletReservesWhatTheNodeDoesNotHave(t *testing.T) {
 
 func TestPodsLeaveTheirNodeProcessesAndNodesTheirMachine(t *testing.T) {
 	const most = 250 // pods of a node
-	got := limitsOf(node.Resources{CPU: resource.MustParse("2"), Pods: most}, machineSize{processes: 32768, memory: 8 << 30})
+	got := limitsOf(node.Resources{CPU: resource.MustParse("2"), Pods: most},
+		machineSize{processes: 32768, memory: 8 << 30})
 	if got.milliCPU != 2000 || got.allProcesses != 16384 || got.allMemory != 6<<30 {
 		t.Errorf("limits %+v", got)
 	}

@@ -130,8 +130,8 @@ func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
 		t.Fatal(err)
 	}
 	stop := testsite.Run(t, "node pools", func(ctx context.Context) error {
-		return nodepool.Run(ctx, nodepool.Options{Client: client, Planes: onePlane{p.Config}, Machines: machines, UnhealthyAfter: unhealthyAfter,
-			Router: p.Config.Address, Log: testsite.Log(t)})
+		return nodepool.Run(ctx, nodepool.Options{Client: client, Planes: onePlane{p.Config}, Machines: machines,
+			UnhealthyAfter: unhealthyAfter, Router: p.Config.Address, Log: testsite.Log(t)})
 	})
 	t.Cleanup(func() {
 		stop()
