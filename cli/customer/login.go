@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/remote"
@@ -19,7 +20,7 @@ import (
 // loginFlags are the flags of `atoll login`.
 type loginFlags struct {
 	issuer, issuerCA, clientID string
-	url, ca                    string
+	region, ca                 string
 	device                     bool
 }
 
@@ -31,13 +32,20 @@ func Login(session *terminal.Session) *cobra.Command {
 		Long: `Signs in with a browser on this machine, or, with --device, with one on any other. The tokens are in
 the file atoll/login.json of your configuration directory, which only you may read; commands use them until
 "atoll logout". The region takes them when your identity is linked to an account: see "atoll link".`,
-		Example: `  atoll login --issuer https://sso.example.com --client-id atoll-eu-1 --url https://eu-1.example.com
+		Example: `  atoll login --issuer https://sso.example.com --client-id atoll-eu-1 --region https://eu-1.example.com
   atoll login --issuer https://sso.example.com --client-id atoll-eu-1 --device`,
 	}
 	cmd.Flags().StringVar(&f.issuer, "issuer", "", "URL of the issuer (default that of the last login to the region)")
 	cmd.Flags().StringVar(&f.clientID, "client-id", "",
 		"client of the region at the issuer (default that of the last login to the region)")
-	cmd.Flags().StringVar(&f.url, "url", "", "URL of the region's API (default ATOLL_ENDPOINT, or that of the last login)")
+	cmd.Flags().StringVar(&f.region, "region", "",
+		"URL of the region's API (default ATOLL_ENDPOINT, or that of the last login)")
+	cmd.Flags().SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "url" { // the name of --region in earlier releases
+			name = "region"
+		}
+		return pflag.NormalizedName(name)
+	})
 	cmd.Flags().StringVar(&f.ca, "ca", "", "PEM file of the region's CA (default ATOLL_CA, or the system's CAs)")
 	cmd.Flags().StringVar(&f.issuerCA, "issuer-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
 	cmd.Flags().BoolVar(&f.device, "device", false, "show a code to enter in a browser anywhere, for machines without one")
@@ -74,7 +82,7 @@ func (f *loginFlags) newLogin() (terminal.Login, error) {
 		return terminal.Login{}, err
 	}
 	login := terminal.Login{
-		Endpoint: cmp.Or(f.url, os.Getenv("ATOLL_ENDPOINT"), last.Endpoint), Issuer: f.issuer, ClientID: f.clientID,
+		Endpoint: cmp.Or(f.region, os.Getenv("ATOLL_ENDPOINT"), last.Endpoint), Issuer: f.issuer, ClientID: f.clientID,
 		CA: cmp.Or(f.ca, os.Getenv("ATOLL_CA")),
 	}
 	if login.Endpoint == last.Endpoint { // a token of one region's client must not go to another region
@@ -88,7 +96,7 @@ func (f *loginFlags) newLogin() (terminal.Login, error) {
 	case login.Issuer == "" || login.ClientID == "":
 		return login, errors.New("--issuer and --client-id are needed; ask an operator of the region for them")
 	case login.Endpoint == "":
-		return login, errors.New("--url is missing: the region's address, such as https://eu-1.example.com")
+		return login, errors.New("--region is missing: the region's address, such as https://eu-1.example.com")
 	}
 	if err := login.CheckAddresses(); err != nil {
 		return login, err
