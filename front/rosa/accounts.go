@@ -33,7 +33,7 @@ const (
 type accountRequest struct {
 	w         http.ResponseWriter
 	r         *http.Request
-	who       access.Identity
+	caller    access.Identity
 	account   cluster.Account // that the request is about: the caller's, or that of accountId
 	directory *access.Directory
 }
@@ -43,20 +43,20 @@ type accountRequest struct {
 func (f *front) accounts(serve func(*accountRequest) error) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		if f.directory == nil {
-			return directoryUnavailable(errors.New("it is not configured"))
+			return directoryUnavailable(errors.New("the region has none"))
 		}
-		who, _ := access.FromContext(r.Context())
-		a := &accountRequest{w: w, r: r, who: who, account: who.Account, directory: f.directory}
+		caller, _ := access.FromContext(r.Context())
+		a := &accountRequest{w: w, r: r, caller: caller, account: caller.Account, directory: f.directory}
 		switch others := r.URL.Query()[administer.Parameter]; {
 		case len(others) > 1:
-			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is there more than once")
+			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is given more than once; give it once")
 		case len(others) == 1 && !access.IsAccountID(others[0]):
 			return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "accountId is not 12 digits")
 		case len(others) == 1:
 			a.account = cluster.Account(others[0])
 		}
 		r = r.WithContext(store.WithActor(r.Context(), store.Actor{
-			Principal: string(who.Principal), Account: string(who.Account), RequestID: rest.OperationID(r.Context()),
+			Principal: string(caller.Principal), Account: string(caller.Account), RequestID: rest.OperationID(r.Context()),
 			Audit: remote.ActorOf(r.Context()).Audit,
 		}))
 		a.r = r
@@ -84,14 +84,15 @@ func (a *accountRequest) translate(err error) error {
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		return answer(http.StatusNotFound, codeNotFound, "the account has no such thing")
+		return answer(http.StatusNotFound, codeNotFound,
+			"the account has no document of that id; GET its collection to see which it has")
 	case errors.Is(err, access.ErrNoTarget):
 		return answer(http.StatusNotFound, codeNotFound, "the account has no such policy or group")
 	case errors.Is(err, store.ErrExists):
 		return answer(http.StatusConflict, codeExists, "it already exists")
 	case errors.Is(err, store.ErrStale):
 		return answer(http.StatusPreconditionFailed, codePrecondition,
-			"it is not of the version that If-Match names any more; GET it, and decide again")
+			"the document has changed since the version in If-Match; GET it, and decide again")
 	case errors.Is(err, access.ErrPolicyInUse):
 		return answer(http.StatusConflict, codePolicyInUse, "the policy is attached; delete its attachments first")
 	case errors.Is(err, access.ErrGroupInUse):
@@ -167,20 +168,20 @@ func (a *accountRequest) noContent(err error) error {
 	return err
 }
 
-// whoAmI shows the caller to himself.
+// whoAmI answers with the account, principal and rights of the caller.
 func (f *front) whoAmI(w http.ResponseWriter, r *http.Request) error {
-	who, _ := access.FromContext(r.Context())
-	shown := platform.Caller{Kind: "Caller", AccountID: string(who.Account), PrincipalArn: string(who.Principal),
-		Privileged: who.Privileged, Groups: []string{}}
+	caller, _ := access.FromContext(r.Context())
+	shown := platform.Caller{Kind: "Caller", AccountID: string(caller.Account), PrincipalArn: string(caller.Principal),
+		Privileged: caller.Privileged, Groups: []string{}}
 	if f.directory != nil {
-		known := f.directory.Caller(who.Account, who.Principal)
+		known := f.directory.Caller(caller.Account, caller.Principal)
 		shown.Provisioned, shown.Admin = known.IsProvisioned, known.IsAdmin
 		shown.Groups = append(shown.Groups, known.Groups...)
 	}
 	return rest.WriteJSON(w, http.StatusOK, shown)
 }
 
-func shownAccount(d access.AccountDocument) platform.Account {
+func toAccount(d access.AccountDocument) platform.Account {
 	return platform.Account{Kind: "Account", AccountID: d.ID, Privileged: d.Privileged, CreatedAt: d.CreatedAt,
 		CreatedBy: d.CreatedBy}
 }
@@ -205,7 +206,7 @@ func (f *front) createAccount(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.created(made.ID, made.Version, shownAccount(made))
+	return a.created(made.ID, made.Version, toAccount(made))
 }
 
 func (f *front) listAccounts(a *accountRequest) error {
@@ -217,12 +218,12 @@ func (f *front) listAccounts(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, 0, platform.AccountList{Kind: "AccountList", Items: eachShown(found, shownAccount),
+	return a.write(http.StatusOK, 0, platform.AccountList{Kind: "AccountList", Items: convertAll(found, toAccount),
 		Total: total, Limit: w.Limit, Offset: w.Offset})
 }
 
-// eachShown gives documents the shape of the wire.
-func eachShown[D, T any](documents []D, show func(D) T) []T {
+// convertAll gives documents the shape of the wire.
+func convertAll[D, T any](documents []D, show func(D) T) []T {
 	items := make([]T, 0, len(documents))
 	for _, d := range documents {
 		items = append(items, show(d))
@@ -235,7 +236,7 @@ func (f *front) getAccount(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, found.Version, shownAccount(found))
+	return a.write(http.StatusOK, found.Version, toAccount(found))
 }
 
 // deleteAccount refuses to delete the caller's own account, and one that has clusters.
@@ -248,7 +249,7 @@ func (f *front) deleteAccount(a *accountRequest) error {
 	if _, err := a.directory.Account(a.r.Context(), cluster.Account(id)); err != nil {
 		return err
 	}
-	if id == string(a.who.Account) {
+	if id == string(a.caller.Account) {
 		return rest.Errorf(http.StatusConflict, codeAccountInUse, "it is the caller's own account")
 	}
 	if f.clm == nil {

@@ -80,7 +80,7 @@ func readAuditQuery(values url.Values) (q audit.Query, all bool, err error) {
 	}
 	for name, given := range values {
 		if len(given) > 1 {
-			return refuse(name, "is there more than once")
+			return refuse(name, "is given more than once; give it once")
 		}
 	}
 	if text := values.Get("all"); text != "" {

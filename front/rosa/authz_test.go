@@ -261,7 +261,7 @@ func TestEveryRouteRefusesI10(t *testing.T) {
 }
 
 // An operator provisions an account, its root makes the first administrator, and the account ends.
-func TestAnAccountBeginsAndEnds(t *testing.T) {
+func TestAnAccountIsCreatedAndDeleted(t *testing.T) {
 	a := startAuthorized(t)
 	const account = "444444444444"
 	newRoot, admin := "arn:aws:iam::"+account+":root", "arn:aws:iam::"+account+":user/admin"

@@ -54,8 +54,8 @@ func newCustomerAPI(clm *clmclient.Client) *customerAPI {
 
 // visibility returns what a caller may read of placements. Privileged accounts are
 // those of the region's operators.
-func (h *customerAPI) visibility(who access.Identity) progress.Visibility {
-	if who.Privileged || h.placement == PlacementToCustomers {
+func (h *customerAPI) visibility(caller access.Identity) progress.Visibility {
+	if caller.Privileged || h.placement == PlacementToCustomers {
 		return progress.ShowPlacement
 	}
 	return progress.HidePlacement
@@ -66,7 +66,7 @@ type exchange struct {
 	w          http.ResponseWriter
 	r          *http.Request
 	ctx        context.Context // names the tenant
-	who        access.Identity
+	caller     access.Identity
 	area       string // what the codes of its errors begin with
 	visibility progress.Visibility
 	tags       map[string]map[string]string // of clusters by id, that decisions about a list have read
@@ -78,11 +78,11 @@ type exchange struct {
 func (h *customerAPI) handlersOf(area string) func(operation string, serve func(*exchange) error) rest.Handler {
 	return func(operation string, serve func(*exchange) error) rest.Handler {
 		return func(w http.ResponseWriter, r *http.Request) error {
-			who, _ := access.FromContext(r.Context()) // access.Router refuses a request without
-			c := &exchange{w: w, r: r, who: who, area: area + "-" + operation, visibility: h.visibility(who),
-				ctx: clmclient.WithTenant(r.Context(), who.Account)}
+			caller, _ := access.FromContext(r.Context()) // access.Router refuses a request without
+			c := &exchange{w: w, r: r, caller: caller, area: area + "-" + operation, visibility: h.visibility(caller),
+				ctx: clmclient.WithTenant(r.Context(), caller.Account)}
 			if h.clm == nil {
-				return c.unavailable(errors.New("it is not configured"))
+				return c.unavailable(errors.New("the region has none"))
 			}
 			return c.translate(serve(c))
 		}
@@ -100,7 +100,7 @@ const (
 	codeNotReady     = "008" // the control plane does not answer (yet)
 	codeNoBackups    = "010" // the cluster has no backups (yet)
 	codeRestoring    = "011" // another restore of the cluster runs
-	codeNoWayBack    = "012" // the cluster cannot go back to the release before
+	codeNoRollback   = "012" // the cluster cannot go back to the release before
 	codeOutOfOrder   = "013" // the step of the rotation is not the next one
 )
 
@@ -211,7 +211,7 @@ func (c *exchange) translate(err error) error {
 		return c.errorf(e.Status, codeKeyReused, "%s", e.Reason).Because(err)
 	case http.StatusPreconditionFailed:
 		return rest.Errorf(e.Status, codePrecondition,
-			"it is not of the version that If-Match names any more; GET it, and decide again").Because(err)
+			"the document has changed since the version in If-Match; GET it, and decide again").Because(err)
 	case http.StatusGone:
 		return rest.Errorf(e.Status, codeGone, "the cursor is too old; list again, and watch from there").Because(err)
 	case http.StatusInsufficientStorage:

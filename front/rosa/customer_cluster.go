@@ -53,7 +53,7 @@ func (h *customerAPI) createCluster(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	read := request.Clusters{Creator: string(c.who.Principal), Releases: releases}
+	read := request.Clusters{Creator: string(c.caller.Principal), Releases: releases}
 	made, problems, err := read.Create(body)
 	if err := c.refusal(problems, err); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 	if err != nil {
 		return err
 	}
-	read := request.Clusters{Creator: string(c.who.Principal), Releases: releases}
+	read := request.Clusters{Creator: string(c.caller.Principal), Releases: releases}
 	to := target{clusters, string(id), nounCluster, etag}
 	err = h.updateSpec(c, to, func(have clmclient.Resource) (json.RawMessage, error) {
 		if err := c.checkChange("UpdateCluster", policy.Cluster, have, have); err != nil {
@@ -114,7 +114,7 @@ func (h *customerAPI) changeCluster(c *exchange, change request.Change) error {
 		}
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Project: have.Labels[projectLabel], CreatedBy: have.CreatedBy,
-			Account: c.who.Account, Spec: have.Spec,
+			Account: c.caller.Account, Spec: have.Spec,
 		}, change, body)
 		if err := c.refusal(problems, err); err != nil {
 			return nil, err
@@ -265,7 +265,7 @@ func (h *customerAPI) listClusters(c *exchange) error {
 		phase: func(cl platform.Cluster) string {
 			return string(cl.Status.Phase)
 		},
-		phases: phases(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning,
+		phases: phaseNames(platform.ClusterPhaseWaitingForPlacement, platform.ClusterPhaseProvisioning,
 			platform.ClusterPhaseReady,
 			platform.ClusterPhaseDeleting, platform.ClusterPhaseFailed),
 	})

@@ -66,7 +66,7 @@ func (h *customerAPI) createCredential(c *exchange) error {
 	}
 	var key []byte
 	if want.CSR == "" {
-		if key, want.CSR, err = newKey(string(c.who.Principal)); err != nil {
+		if key, want.CSR, err = newKey(string(c.caller.Principal)); err != nil {
 			return err
 		}
 	}
@@ -154,7 +154,7 @@ func (h *customerAPI) createCredentialResource(c *exchange, id cluster.ID, want 
 	clmclient.Resource, error) {
 	s, err := json.Marshal(credentialSpec{
 		Request: want.CSR, ExpirationSeconds: int64(want.Lifetime / time.Second),
-		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: string(c.who.Principal),
+		ExpiresAt: time.Now().UTC().Add(want.Lifetime).Truncate(time.Second), Username: string(c.caller.Principal),
 		Role: want.Role,
 	})
 	if err != nil {

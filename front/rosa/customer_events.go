@@ -152,7 +152,7 @@ func (h *customerAPI) watchEvents(c *exchange, id cluster.ID) error {
 		return c.errorf(http.StatusBadRequest, codeUnreadable, "%s", err)
 	}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		ctx = clmclient.WithTenant(ctx, c.who.Account)
+		ctx = clmclient.WithTenant(ctx, c.caller.Account)
 		upstream, err := h.clm.Watch(ctx, clmclient.AllKinds, remote.WatchOptions{
 			Search: remote.SearchEqual("id", string(id)) + " or " + remote.SearchEqual("owner_id", string(id)),
 			Fields: "kind,name",

@@ -19,7 +19,7 @@ const oldestFirst = "created_time asc, id asc"
 // pageSize is the size of the lifecycle manager's largest page.
 const pageSize = 100
 
-// listing is what a request lists, and how an item is shown.
+// listing describes a list: the resources that it reads, and the shape of an item.
 type listing[T any] struct {
 	from   clmclient.Collection
 	search string
@@ -33,7 +33,7 @@ type listing[T any] struct {
 // visible decides whether a caller sees a resource in a list.
 type visible func(*exchange, clmclient.Resource) (bool, error)
 
-// filter returns how the items of a list are decided on; nil when the caller may take the action on
+// filter returns the decision about each item of a list; nil when the caller may take the action on
 // every resource of his account, so that pages need no decisions and no earlier pages.
 func (c *exchange) filter(action access.Action, decide visible) visible {
 	if access.AuthorityFrom(c.r.Context()).PermitsAll(action) {
@@ -42,8 +42,8 @@ func (c *exchange) filter(action access.Action, decide visible) visible {
 	return decide
 }
 
-// phases returns the names of phases.
-func phases[P ~string](all ...P) (names []string) {
+// phaseNames returns the names of phases.
+func phaseNames[P ~string](all ...P) (names []string) {
 	for _, p := range all {
 		names = append(names, string(p))
 	}
@@ -137,7 +137,7 @@ func (h *customerAPI) relayWatch(c *exchange, from clmclient.Collection, o remot
 	show func(json.RawMessage) (json.RawMessage, error), sees visible) error {
 	shown := map[string]bool{}
 	return rest.Watch(c.w, c.r, rest.WatchOptions{}, func(ctx context.Context, s *rest.Stream) error {
-		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, c.who.Account), from, o)
+		upstream, err := h.clm.Watch(clmclient.WithTenant(ctx, c.caller.Account), from, o)
 		if err != nil {
 			return c.translate(err)
 		}

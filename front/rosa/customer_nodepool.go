@@ -41,7 +41,7 @@ func ownerOf(r clmclient.Resource) cluster.ID {
 
 // nodePool reads a node pool with its reports.
 func (h *customerAPI) nodePool(c *exchange, id cluster.NodePoolID) (clmclient.Resource, error) {
-	if r, ok := recall(c.ctx, nodePools, string(id)); ok {
+	if r, ok := takeReadAhead(c.ctx, nodePools, string(id)); ok {
 		return r, nil
 	}
 	r, err := h.clm.GetWithStatuses(c.ctx, nodePools, string(id))
@@ -177,7 +177,7 @@ func (h *customerAPI) changeNodePool(c *exchange, change request.Change) error {
 		}
 		after, problems, err := read.Change(request.Stored{
 			ID: have.ID, Name: have.Name, Cluster: ownerOf(have), CreatedBy: have.CreatedBy,
-			Account: c.who.Account, Spec: have.Spec,
+			Account: c.caller.Account, Spec: have.Spec,
 		}, change, body)
 		return after, c.refusal(problems, err)
 	})
@@ -229,7 +229,7 @@ func (h *customerAPI) listNodePools(c *exchange) error {
 		visible: c.filter("DescribeNodePool", h.mayDescribeNodePool), phase: func(n platform.NodePool) string {
 			return string(n.Status.Phase)
 		},
-		phases: phases(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting,
+		phases: phaseNames(platform.NodePoolPhaseProvisioning, platform.NodePoolPhaseReady, platform.NodePoolPhaseDeleting,
 			platform.NodePoolPhaseFailed),
 	})
 	if err != nil {

@@ -113,7 +113,7 @@ func TestPagesAcrossPagesOfTheLifecycleManager(t *testing.T) {
 }
 
 // A client that knows only the contract creates, changes and deletes a cluster.
-func TestAForeignClient(t *testing.T) {
+func TestAClientOfTheContractAloneManagesACluster(t *testing.T) {
 	l := startLifecycle(t)
 	body, status := l.curl(t, "POST", "/prod/api/v0/clusters",
 		`{"name":"demo","target_project_id":"p1","spec":{"aws":{"region":"us-east-1","vpcId":"vpc-1"}}}`,

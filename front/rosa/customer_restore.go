@@ -18,8 +18,8 @@ import (
 	"atoll.dev/cluster/document"
 )
 
-// storedWithin is how far the store of backups is behind a cluster at most while its backup goes on.
-const storedWithin = 10 * time.Second
+// maxStoreLag is how far the store of backups is behind a cluster at most while its backup goes on.
+const maxStoreLag = 10 * time.Second
 
 func (h *customerAPI) clusterBackups(c *exchange) error {
 	id, err := c.readClusterID()
@@ -33,7 +33,7 @@ func (h *customerAPI) clusterBackups(c *exchange) error {
 	data := cluster.Reports(r.Statuses).HostedCluster()
 	backups := data.BackupReport()
 	shown := platform.ClusterBackups{ClusterID: r.ID, Items: []platform.Backup{}, Count: len(backups.Chains)}
-	if from, to, ok := window(backups, time.Now()); ok {
+	if from, to, ok := restoreWindow(backups, time.Now()); ok {
 		shown.From, shown.To = &from, &to
 	}
 	for _, chain := range backups.Chains {
@@ -52,14 +52,14 @@ func (h *customerAPI) clusterBackups(c *exchange) error {
 	return c.write(http.StatusOK, "", shown)
 }
 
-// window returns the part of the past to which a cluster can be restored; false when it has no backup.
-func window(d cluster.BackupData, now time.Time) (from, to time.Time, ok bool) {
+// restoreWindow returns the part of the past to which a cluster can be restored; false when it has no backup.
+func restoreWindow(d cluster.BackupData, now time.Time) (from, to time.Time, ok bool) {
 	from, err := time.Parse(time.RFC3339, d.From)
 	if err != nil {
 		return from, to, false
 	}
 	if to, err = time.Parse(time.RFC3339, d.To); err != nil {
-		to = now.UTC().Add(-storedWithin).Truncate(time.Second)
+		to = now.UTC().Add(-maxStoreLag).Truncate(time.Second)
 	}
 	if to.Before(from) {
 		to = from
@@ -98,7 +98,7 @@ func (c *exchange) newOrderID(id cluster.ID) string {
 		return uuid.NewString()
 	}
 	return uuid.NewSHA1(orderNamespace,
-		[]byte(string(c.who.Account)+"\x00"+string(c.who.Principal)+"\x00"+key+"\x00"+string(id))).String()
+		[]byte(string(c.caller.Account)+"\x00"+string(c.caller.Principal)+"\x00"+key+"\x00"+string(id))).String()
 }
 
 // restoreCluster orders a restore, in place or as a new cluster.
@@ -173,7 +173,7 @@ func (h *customerAPI) cloneCluster(c *exchange, id cluster.ID, want platform.Res
 		return err
 	}
 	err = access.AuthorityFrom(c.r.Context()).Check(c.r.Context(), "CreateCluster",
-		policy.Resource{Kind: policy.Cluster, Account: c.who.Account})
+		policy.Resource{Kind: policy.Cluster, Account: c.caller.Account})
 	if err != nil {
 		return err
 	}
@@ -205,7 +205,7 @@ func (c *exchange) cloneSpec(spec json.RawMessage, order cluster.RestoreOrder) (
 	for _, name := range []string{"deleteProtection", "expirationTimestamp", "hibernated", "displayName", "rotations"} {
 		delete(members, name)
 	}
-	members["creatorARN"] = c.who.Principal
+	members["creatorARN"] = c.caller.Principal
 	spec, err := json.Marshal(members)
 	if err != nil {
 		return nil, err
@@ -255,7 +255,7 @@ func (c *exchange) checkRestorable(have clmclient.Resource, want platform.Restor
 	if last := data.RestoreReport(); order != nil && last.ID == order.ID && last.IsFinal() {
 		order = nil
 	}
-	from, to, ok := window(data.BackupReport(), time.Now().Add(storedWithin)) // a restore waits for the last seconds
+	from, to, ok := restoreWindow(data.BackupReport(), time.Now().Add(maxStoreLag)) // a restore waits for the last seconds
 	var p document.Problems
 	switch {
 	case !ok:

@@ -61,18 +61,18 @@ func (c *exchange) specBefore(have clmclient.Resource) (map[string]any, error) {
 		return nil, nil
 	}
 	if err := u.CheckRollback(time.Now()); err != nil {
-		return nil, c.errorf(http.StatusConflict, codeNoWayBack, "the cluster %s cannot go back: %s", have.Name, err)
+		return nil, c.errorf(http.StatusConflict, codeNoRollback, "the cluster %s cannot go back: %s", have.Name, err)
 	}
 	if image != cluster.ReleaseImage(u.To) {
-		return nil, c.errorf(http.StatusConflict, codeNoWayBack,
+		return nil, c.errorf(http.StatusConflict, codeNoRollback,
 			"the cluster %s cannot go back yet: its upgrade to %s has not begun; try again in some seconds", have.Name, image)
 	}
 	document.Ensure(spec, "hostedCluster", "release")["image"] = cluster.ReleaseImage(u.From)
 	return spec, nil
 }
 
-// shownUpgrade gives the last upgrade of a cluster the shape of the wire; nil: there was none.
-func shownUpgrade(u cluster.UpgradeData, now time.Time) *platform.ClusterUpgrade {
+// toUpgrade gives the last upgrade of a cluster the shape of the wire; nil: there was none.
+func toUpgrade(u cluster.UpgradeData, now time.Time) *platform.ClusterUpgrade {
 	if u.To == "" {
 		return nil
 	}

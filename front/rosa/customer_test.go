@@ -13,7 +13,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-func TestAClusterLives(t *testing.T) {
+func TestAClusterIsCreatedChangedAndDeleted(t *testing.T) {
 	l := startLifecycle(t)
 	ctx, p := t.Context(), l.as(operator)
 	made, err := p.CreateCluster(ctx, platform.ClusterRequest{Name: "demo", TargetProjectID: "p1"})

@@ -97,5 +97,5 @@ func noWork(id string) *rest.Error {
 // version.
 func versionMismatch(what noun) *rest.Error {
 	return rest.Errorf(http.StatusPreconditionFailed, codePrecondition,
-		"the %s is not of the version that If-Match names any more; GET it, and decide again", what)
+		"the %s has changed since the version in If-Match; GET it, and decide again", what)
 }

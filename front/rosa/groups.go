@@ -14,7 +14,7 @@ import (
 	"atoll.dev/internal/rest"
 )
 
-func shownGroup(d access.GroupDocument) platform.Group {
+func toGroup(d access.GroupDocument) platform.Group {
 	return platform.Group{Kind: "Group", GroupID: d.ID, Name: d.Name, Description: d.Description,
 		CreatedAt: d.CreatedAt, CreatedBy: d.CreatedBy}
 }
@@ -33,7 +33,7 @@ func (f *front) createGroup(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.created(made.ID, made.Version, shownGroup(made))
+	return a.created(made.ID, made.Version, toGroup(made))
 }
 
 func (f *front) listGroups(a *accountRequest) error {
@@ -45,7 +45,7 @@ func (f *front) listGroups(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, 0, platform.GroupList{Kind: "GroupList", Items: eachShown(found, shownGroup),
+	return a.write(http.StatusOK, 0, platform.GroupList{Kind: "GroupList", Items: convertAll(found, toGroup),
 		Total: total, Limit: w.Limit, Offset: w.Offset})
 }
 
@@ -54,7 +54,7 @@ func (f *front) getGroup(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, found.Version, shownGroup(found))
+	return a.write(http.StatusOK, found.Version, toGroup(found))
 }
 
 func (f *front) deleteGroup(a *accountRequest) error {
@@ -121,8 +121,8 @@ func (f *front) deleteAdmin(a *accountRequest) error {
 	return a.noContent(a.directory.DeleteAdmin(a.r.Context(), a.account, policy.Principal(a.r.PathValue("arn"))))
 }
 
-// checkAuthorization asks the Directory as the Router would ask for the principal. It reads no
-// cluster: the request says the tags.
+// checkAuthorization decides as the Router would decide for the principal. It reads no cluster: the
+// request has the tags.
 func (f *front) checkAuthorization(a *accountRequest) error {
 	var body platform.AuthorizationRequest
 	if err := a.readJSON(&body); err != nil {

@@ -270,7 +270,7 @@ func TestBadManifestsAreRefusedWithAdvice(t *testing.T) {
 	}
 }
 
-func TestWhoIsNotPrivilegedMayDoNothing(t *testing.T) {
+func TestAnUnprivilegedAccountIsRefused(t *testing.T) {
 	endpoint, ca := platformAPI(t, startMaestro(t))
 	p := clientOf(t, endpoint, ca, customer)
 	_, err := p.ManagementClusters(t.Context())

@@ -27,7 +27,7 @@ func (f *front) createLinkCode(a *accountRequest) error {
 			return err
 		}
 	}
-	if of.IsPrivileged && a.account != a.who.Account {
+	if of.IsPrivileged && a.account != a.caller.Account {
 		on := policy.Resource{Kind: policy.Region}
 		if err := access.AuthorityFrom(ctx).Check(ctx, "CreatePrivilegedAccount", on); err != nil {
 			return err
@@ -63,25 +63,25 @@ func (f *front) listLinkCodes(a *accountRequest) error {
 		return err
 	}
 	return a.write(http.StatusOK, 0, platform.LinkCodeList{Kind: "LinkCodeList",
-		Items: eachShown(found, shownLinkCode), Total: total, Limit: w.Limit, Offset: w.Offset})
+		Items: convertAll(found, toLinkCode), Total: total, Limit: w.Limit, Offset: w.Offset})
 }
 
 func (f *front) deleteLinkCode(a *accountRequest) error {
 	return a.noContent(a.directory.DeleteLinkCode(a.r.Context(), a.account, a.r.PathValue("id")))
 }
 
-func shownLinkCode(c access.LinkCode) platform.ListedLinkCode {
+func toLinkCode(c access.LinkCode) platform.ListedLinkCode {
 	return platform.ListedLinkCode{Kind: "LinkCode", ID: c.ID, PrincipalArn: string(c.Principal), Admin: c.Admin,
 		ExpiresAt: c.Expires, CreatedBy: c.CreatedBy}
 }
 
 // redeemLink links the identity of the caller's token to the principal of the code in its header.
 func (f *front) redeemLink(a *accountRequest) error {
-	link, err := a.directory.RedeemLink(a.r.Context(), a.who)
+	link, err := a.directory.RedeemLink(a.r.Context(), a.caller)
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusCreated, 0, shownLink(link))
+	return a.write(http.StatusCreated, 0, toLink(link))
 }
 
 func (f *front) listLinks(a *accountRequest) error {
@@ -96,7 +96,7 @@ func (f *front) listLinks(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, 0, platform.LinkList{Kind: "LinkList", Items: eachShown(found, shownLink), Total: total,
+	return a.write(http.StatusOK, 0, platform.LinkList{Kind: "LinkList", Items: convertAll(found, toLink), Total: total,
 		Limit: w.Limit, Offset: w.Offset})
 }
 
@@ -104,7 +104,7 @@ func (f *front) deleteLink(a *accountRequest) error {
 	return a.noContent(a.directory.DeleteLink(a.r.Context(), a.account, a.r.PathValue("id")))
 }
 
-func shownLink(l access.Link) platform.Link {
+func toLink(l access.Link) platform.Link {
 	return platform.Link{Kind: "Link", ID: l.ID, PrincipalArn: string(l.Principal), Issuer: l.Issuer, Subject: l.Subject,
 		CreatedAt: l.CreatedAt}
 }

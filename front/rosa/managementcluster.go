@@ -132,7 +132,7 @@ func (f *front) updateManagementCluster(w http.ResponseWriter, r *http.Request) 
 			return err
 		}
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageIfAvailable(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)
@@ -201,7 +201,7 @@ func (f *front) listManagementClusters(w http.ResponseWriter, r *http.Request) e
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageIfAvailable(r.Context())); err != nil {
 		return err
 	}
 	return rest.WriteJSON(w, http.StatusOK, doc.JSON)
@@ -212,7 +212,7 @@ func (f *front) getManagementCluster(w http.ResponseWriter, r *http.Request) err
 	if err != nil {
 		return err
 	}
-	if doc.JSON, err = withUsage(doc.JSON, f.shownUsage(r.Context())); err != nil {
+	if doc.JSON, err = withUsage(doc.JSON, f.usageIfAvailable(r.Context())); err != nil {
 		return err
 	}
 	return write(w, http.StatusOK, doc)

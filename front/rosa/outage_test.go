@@ -38,7 +38,7 @@ func impatient(t *testing.T, endpoint, caFile string, key access.Key) *client.Cl
 
 // Whichever service behind the front is down, every answer is 503 with Retry-After
 // within 2 s, and the front recovers by itself when the service is back.
-func TestWhatIsDownIs503Within2SecondsAndRecovers(t *testing.T) {
+func TestAStoppedServiceIs503Within2SecondsAndRecovers(t *testing.T) {
 	ctx := t.Context()
 	pg := pgtest.StartServer(t)
 	b := startBehind(t, pg.DSN("postgres", postgres.Superuser))

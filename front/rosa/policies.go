@@ -25,12 +25,12 @@ func checkName(name, description string) error {
 	return nil
 }
 
-func shownPolicy(d access.PolicyDocument) platform.Policy {
+func toPolicy(d access.PolicyDocument) platform.Policy {
 	return platform.Policy{Kind: "Policy", PolicyID: d.ID, Name: d.Name, Description: d.Description, Policy: d.Text,
 		CreatedAt: &d.CreatedAt, CreatedBy: d.CreatedBy}
 }
 
-func shownManaged(m policy.Managed) platform.Policy {
+func toManagedPolicy(m policy.Managed) platform.Policy {
 	return platform.Policy{Kind: "Policy", PolicyID: m.Name, Name: m.Name, Description: m.Description, Policy: m.Text,
 		Managed: true}
 }
@@ -66,7 +66,7 @@ func (f *front) createPolicy(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.created(made.ID, made.Version, shownPolicy(made))
+	return a.created(made.ID, made.Version, toPolicy(made))
 }
 
 // listPolicies shows the managed policies before those of the account.
@@ -75,7 +75,7 @@ func (f *front) listPolicies(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	items := eachShown(policy.ManagedPolicies(), shownManaged)
+	items := convertAll(policy.ManagedPolicies(), toManagedPolicy)
 	managed := len(items)
 	items = items[min(w.Offset, managed):min(w.Offset+w.Limit, managed)]
 	custom := access.Window{Limit: w.Limit - len(items), Offset: max(0, w.Offset-managed)}
@@ -84,18 +84,18 @@ func (f *front) listPolicies(a *accountRequest) error {
 		return err
 	}
 	return a.write(http.StatusOK, 0, platform.PolicyList{Kind: "PolicyList",
-		Items: append(items, eachShown(found, shownPolicy)...), Total: total + managed, Limit: w.Limit, Offset: w.Offset})
+		Items: append(items, convertAll(found, toPolicy)...), Total: total + managed, Limit: w.Limit, Offset: w.Offset})
 }
 
 func (f *front) getPolicy(a *accountRequest) error {
 	if m, isManaged := policy.FindManaged(a.r.PathValue("id")); isManaged {
-		return a.write(http.StatusOK, 0, shownManaged(m))
+		return a.write(http.StatusOK, 0, toManagedPolicy(m))
 	}
 	found, err := a.directory.Policy(a.r.Context(), a.account, a.r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, found.Version, shownPolicy(found))
+	return a.write(http.StatusOK, found.Version, toPolicy(found))
 }
 
 // refuseManaged refuses a change of a managed policy.
@@ -120,7 +120,7 @@ func (f *front) updatePolicy(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, stored.Version, shownPolicy(stored))
+	return a.write(http.StatusOK, stored.Version, toPolicy(stored))
 }
 
 func (f *front) deletePolicy(a *accountRequest) error {
@@ -131,7 +131,7 @@ func (f *front) deletePolicy(a *accountRequest) error {
 	return a.noContent(a.directory.DeletePolicy(a.r.Context(), a.account, a.r.PathValue("id"), version))
 }
 
-func shownAttachment(d access.AttachmentDocument) platform.Attachment {
+func toAttachment(d access.AttachmentDocument) platform.Attachment {
 	return platform.Attachment{Kind: "Attachment", AttachmentID: d.ID, PolicyID: d.PolicyID,
 		TargetType: platform.AttachmentTargetType(d.Type), TargetID: d.Target, CreatedAt: d.CreatedAt,
 		CreatedBy: d.CreatedBy}
@@ -152,7 +152,7 @@ func (f *front) createAttachment(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.created(made.ID, made.Version, shownAttachment(made))
+	return a.created(made.ID, made.Version, toAttachment(made))
 }
 
 func (f *front) listAttachments(a *accountRequest) error {
@@ -167,7 +167,7 @@ func (f *front) listAttachments(a *accountRequest) error {
 		return err
 	}
 	return a.write(http.StatusOK, 0, platform.AttachmentList{Kind: "AttachmentList",
-		Items: eachShown(found, shownAttachment), Total: total, Limit: w.Limit, Offset: w.Offset})
+		Items: convertAll(found, toAttachment), Total: total, Limit: w.Limit, Offset: w.Offset})
 }
 
 func (f *front) deleteAttachment(a *accountRequest) error {

@@ -18,12 +18,12 @@ import (
 
 // listQuotas shows the quotas of the caller's account.
 func (f *front) listQuotas(w http.ResponseWriter, r *http.Request) error {
-	who, _ := access.FromContext(r.Context())
-	found, err := f.quotas(r.Context(), who.Account)
+	caller, _ := access.FromContext(r.Context())
+	found, err := f.quotas(r.Context(), caller.Account)
 	if err != nil {
 		return err
 	}
-	return rest.WriteJSON(w, http.StatusOK, shownQuotas(found))
+	return rest.WriteJSON(w, http.StatusOK, toQuotas(found))
 }
 
 // quotas reads the quotas of an account.
@@ -38,8 +38,8 @@ func (f *front) quotas(ctx context.Context, account cluster.Account) (clm.QuotaL
 	return found, nil
 }
 
-// shownQuotas gives quotas the shape of the wire.
-func shownQuotas(found clm.QuotaList) platform.QuotaList {
+// toQuotas gives quotas the shape of the wire.
+func toQuotas(found clm.QuotaList) platform.QuotaList {
 	shown := platform.QuotaList{Kind: "QuotaList", AccountID: found.Account,
 		Items: make([]platform.Quota, len(found.Items))}
 	for i, q := range found.Items {
@@ -57,7 +57,7 @@ func (f *front) getAccountQuotas(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, found.Version, shownQuotas(found))
+	return a.write(http.StatusOK, found.Version, toQuotas(found))
 }
 
 // updateAccountQuotas sets limits of an account. The lifecycle manager checks them, and records who set them.
@@ -90,5 +90,5 @@ func (f *front) updateAccountQuotas(a *accountRequest) error {
 	if err != nil {
 		return err
 	}
-	return a.write(http.StatusOK, found.Version, shownQuotas(found))
+	return a.write(http.StatusOK, found.Version, toQuotas(found))
 }

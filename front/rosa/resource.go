@@ -30,17 +30,17 @@ func (f *front) Identify(r *http.Request, caller access.Identity, route access.R
 	of := access.ResourceOf(route, r.PathValue(route.ID), cluster.Account(account))
 	switch {
 	case route.Action == "CreateCluster":
-		of.Tags = tagsOf(document.Decode(peek(r)))
+		of.Tags = tagsOf(document.Decode(copyBody(r)))
 	case route.Action == "CreateNodePool":
-		of.ID = string(request.ReadClusterID(peek(r)))
+		of.ID = string(request.ReadClusterID(copyBody(r)))
 	case of.Kind == policy.Credential:
 		of.Cluster = r.PathValue("id")
 	}
 	return of
 }
 
-// peek returns the body of a request, which is in memory, and leaves it to the handler.
-func peek(r *http.Request) []byte {
+// copyBody returns the body of a request, which is in memory, and leaves it to the handler.
+func copyBody(r *http.Request) []byte {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxBody+1))
 	r.Body = io.NopCloser(io.MultiReader(bytes.NewReader(body), r.Body))
 	if err != nil || len(body) > maxBody {
@@ -91,7 +91,7 @@ func (f *front) Complete(ctx context.Context, caller access.Identity, of policy.
 		case err != nil:
 			return r, false, lifecycleUnavailable().Because(err)
 		}
-		remember(ctx, from, r)
+		keepReadAhead(ctx, from, r)
 		return r, true, nil
 	}
 	id := of.ID
@@ -148,8 +148,8 @@ func withReadAhead(h http.Handler) http.Handler {
 	})
 }
 
-// remember keeps a resource for the handler of the request.
-func remember(ctx context.Context, from clmclient.Collection, r clmclient.Resource) {
+// keepReadAhead keeps a resource for the handler of the request.
+func keepReadAhead(ctx context.Context, from clmclient.Collection, r clmclient.Resource) {
 	if ahead, ok := ctx.Value(readAheadKey{}).(*readAhead); ok {
 		ahead.mu.Lock()
 		defer ahead.mu.Unlock()
@@ -157,8 +157,8 @@ func remember(ctx context.Context, from clmclient.Collection, r clmclient.Resour
 	}
 }
 
-// recall returns a resource that the decision has read, once.
-func recall(ctx context.Context, from clmclient.Collection, id string) (r clmclient.Resource, ok bool) {
+// takeReadAhead returns a resource that the decision has read, once.
+func takeReadAhead(ctx context.Context, from clmclient.Collection, id string) (r clmclient.Resource, ok bool) {
 	ahead, isThere := ctx.Value(readAheadKey{}).(*readAhead)
 	if !isThere {
 		return r, false
@@ -172,7 +172,7 @@ func recall(ctx context.Context, from clmclient.Collection, id string) (r clmcli
 
 // clusterResource returns a cluster as decisions are about it.
 func (c *exchange) clusterResource(r clmclient.Resource) policy.Resource {
-	return policy.Resource{Kind: policy.Cluster, ID: r.ID, Account: c.who.Account, Tags: specTags(r.Spec)}
+	return policy.Resource{Kind: policy.Cluster, ID: r.ID, Account: c.caller.Account, Tags: specTags(r.Spec)}
 }
 
 // mayDescribeCluster decides about an item of a list of clusters.
@@ -195,7 +195,7 @@ func (h *customerAPI) mayDescribeNodePool(c *exchange, r clmclient.Resource) (bo
 		c.tags[owner] = tags
 	}
 	return c.allows("DescribeNodePool", policy.Resource{Kind: policy.NodePool, ID: r.ID,
-		Account: c.who.Account, Cluster: owner, Tags: tags})
+		Account: c.caller.Account, Cluster: owner, Tags: tags})
 }
 
 // allows reports whether the caller may take an action on a resource. The error is one of the server.
@@ -244,7 +244,7 @@ var _ access.Resources = (*front)(nil)
 
 // cluster reads a cluster with its reports.
 func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, error) {
-	if r, ok := recall(c.ctx, clusters, string(id)); ok {
+	if r, ok := takeReadAhead(c.ctx, clusters, string(id)); ok {
 		return r, nil
 	}
 	r, err := h.clm.GetWithStatuses(c.ctx, clusters, string(id))

@@ -193,8 +193,8 @@ func (f *front) getOpenAPI(w http.ResponseWriter, r *http.Request) error {
 	return err
 }
 
-// readiness checks a dependency at most every 250 ms, because everybody may ask
-// for readiness. Its error does not contain the address of the dependency.
+// readiness checks a dependency at most every 250 ms, because a request for
+// readiness needs no identity. Its error does not contain the address of the dependency.
 type readiness struct {
 	check func(context.Context) error
 

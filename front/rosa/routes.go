@@ -209,8 +209,8 @@ func (f *front) register(router *access.Router) {
 	}
 }
 
-// withActor makes the caller the actor of the calls to the services behind, and
-// refuses queries that nobody can carry out.
+// withActor makes the caller the actor of the calls to the lifecycle manager and Maestro, and refuses
+// queries that neither can carry out.
 func withActor(h rest.Handler, e endpoint) rest.Handler {
 	return func(w http.ResponseWriter, r *http.Request) error {
 		caller, ok := access.FromContext(r.Context())

@@ -343,7 +343,7 @@ type noKeys struct{}
 
 func (noKeys) Lookup(string) (access.Key, bool, error) { return access.Key{}, false, nil }
 
-func TestDocumentIsServedAsAskedFor(t *testing.T) {
+func TestTheDocumentIsServedAsYAMLOrJSON(t *testing.T) {
 	server := httptest.NewServer(New(Options{Maestro: unreachable(t), Identifier: operatorIdentity{}, Ops: rest.NewOps(),
 		Log: quiet}))
 	defer server.Close()

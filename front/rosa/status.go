@@ -19,7 +19,7 @@ func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.Clu
 	shown := platform.ClusterStatus{
 		Phase: platform.ClusterPhase(s.Phase), Reason: s.Reason, Message: s.Message,
 		ObservedGeneration: s.ObservedGeneration, Conditions: resourceConditions(s.Conditions),
-		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version, Upgrade: shownUpgrade(s.Upgrade, time.Now()),
+		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version, Upgrade: toUpgrade(s.Upgrade, time.Now()),
 	}
 	if e := s.Endpoint; e != nil {
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}

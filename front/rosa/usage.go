@@ -11,9 +11,9 @@ import (
 	"atoll.dev/api/platform"
 )
 
-// shownUsage returns the usage of management clusters by their names, and nothing when the lifecycle manager does not
-// answer within a second: then they are shown as Maestro has them.
-func (f *front) shownUsage(ctx context.Context) map[string]fleet.Usage {
+// usageIfAvailable returns the usage of management clusters by their names, and nothing when the lifecycle
+// manager does not answer within a second: then this API shows management clusters as Maestro has them.
+func (f *front) usageIfAvailable(ctx context.Context) map[string]fleet.Usage {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	usage, err := f.usageByName(ctx)

@@ -52,8 +52,8 @@ func (f *front) createWork(w http.ResponseWriter, r *http.Request) error {
 }
 
 // explainRefusal explains why Maestro did not take a bundle. Maestro's code for a
-// management cluster that does not exist is that for a manifest that is wrong,
-// so it is asked once more.
+// management cluster that does not exist is that for a manifest that is wrong, so
+// explainRefusal looks for the management cluster.
 func (f *front) explainRefusal(ctx context.Context, err error, b maestroclient.Bundle) error {
 	switch remote.StatusOf(err) {
 	case http.StatusBadRequest, http.StatusNotFound:

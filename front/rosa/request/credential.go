@@ -11,7 +11,7 @@ import (
 	"atoll.dev/cluster/document"
 )
 
-// Credential is what a body asks for as a credential.
+// Credential is the credential that a body requests.
 type Credential struct {
 	Lifetime time.Duration
 	CSR      string // PEM; "" when the service makes the key

@@ -20,7 +20,7 @@ import (
 	"atoll.dev/cluster/document"
 )
 
-// New is what a body asks to create, complete.
+// New is the cluster or node pool that a body requests, with the defaults filled in.
 type New struct {
 	Name    string
 	Project string          // target_project_id of a cluster
