@@ -50,7 +50,7 @@ func newRoot(session *terminal.Session) *cobra.Command {
 		Long: `Atoll runs a cloud region of hosted Kubernetes/OpenShift control planes.
 
 Start a region on this machine with "atoll up", look at it with "atoll status",
-ask it for a cluster with "atoll cluster create", send work to a management
+create a cluster with "atoll cluster create", send work to a management
 cluster with "atoll work apply".`,
 		SilenceUsage: true, SilenceErrors: true, Version: terminal.Version,
 		Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,

@@ -87,7 +87,7 @@ func TestTheSentinelRunsInCLMAndApart(t *testing.T) {
 				break
 			}
 		}
-		if !apart { // it can be asked what it knows
+		if !apart { // its state can be read
 			if status, v := ask(t, "GET", ops+"/sentinel?id="+made["id"].(string), ""); status != 200 {
 				t.Errorf("/sentinel: %d %v", status, v)
 			}

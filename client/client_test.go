@@ -225,7 +225,7 @@ func TestFollowEndsWithoutTheRightToWatch(t *testing.T) {
 }
 
 // A watch goes on after the end of its token, from its cursor and with the next token. When there is no next one, the
-// watch ends and says so.
+// watch ends with an error.
 func TestAWatchGoesOnWithTheNextToken(t *testing.T) {
 	var streams atomic.Int64
 	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

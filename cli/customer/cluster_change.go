@@ -94,7 +94,7 @@ func awaitCluster(session *terminal.Session, ctx context.Context, api *client.Cl
 		fmt.Fprintf(out, "cluster %s is %s (%s)\n", cluster.Name, goal.name, terminal.FormatDuration(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
+		fmt.Fprintf(session.Err, "cluster %s is still changing; watch it with `atoll cluster watch %s`\n",
 			cluster.Name, cluster.Name)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errWaitTimeout):

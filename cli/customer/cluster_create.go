@@ -207,7 +207,7 @@ func createCluster(session *terminal.Session, ctx context.Context, api *client.C
 	}
 	if out.Format == "table" {
 		if !wait.Wait {
-			session.Printf("look on: atoll cluster watch %s\n", cluster.Name)
+			session.Printf("watch it: atoll cluster watch %s\n", cluster.Name)
 		}
 		return nil
 	}

@@ -105,7 +105,7 @@ func awaitReady(session *terminal.Session, ctx context.Context, api *client.Clie
 			"cluster %s is not ready within %s%s; it goes on: look with `atoll cluster watch %s`, `atoll cluster "+
 				"statuses %s`", cluster.Name, timeout, why, cluster.Name, cluster.Name)
 	case ctx.Err() != nil:
-		fmt.Fprintf(session.Err, "cluster %s goes on without you; look on with `atoll cluster watch %s`\n",
+		fmt.Fprintf(session.Err, "cluster %s is still changing; watch it with `atoll cluster watch %s`\n",
 			cluster.Name, cluster.Name)
 		return ctx.Err()
 	}

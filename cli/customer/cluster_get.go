@@ -68,7 +68,7 @@ func clusterDetails(w io.Writer, cluster platform.Cluster, pools []platform.Node
 		}
 	}
 	if cluster.Spec.Hibernated != nil && *cluster.Spec.Hibernated {
-		facts = append(facts, []string{"hibernated", "asleep until asked"})
+		facts = append(facts, []string{"hibernated", "asleep until a client connects"})
 	}
 	if cluster.Spec.DeleteProtection {
 		facts = append(facts, []string{"deletion", "protected"})

@@ -96,7 +96,7 @@ func (f *poolFlag) Set(text string) error {
 		return err
 	}
 	if slices.ContainsFunc(f.pools, func(q poolRequest) bool { return q.name == p.name }) {
-		return fmt.Errorf("%s is there twice", p.name)
+		return fmt.Errorf("%s is given twice; give it once", p.name)
 	}
 	f.pools = append(f.pools, p)
 	return nil
@@ -118,7 +118,7 @@ func parsePool(text string) (poolRequest, error) {
 			return poolRequest{}, fmt.Errorf("%q: give KEY=VALUE with one of %s", part, strings.Join(poolKeys, ", "))
 		}
 		if seen[key] && key != "label" && key != "taint" {
-			return poolRequest{}, fmt.Errorf("%s is there twice", key)
+			return poolRequest{}, fmt.Errorf("%s is given twice; give it once", key)
 		}
 		seen[key] = true
 		var err error
@@ -134,7 +134,7 @@ func parsePool(text string) (poolRequest, error) {
 			s.replicas = &r
 		case "instance-type":
 			s.instanceType = value
-		case "provider": // the region says which providers it has
+		case "provider": // the region refuses a provider that it does not offer
 			s.provider = value
 		case "display-name":
 			s.displayName = value

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/client"
 )
 
-// restorePoll is how often `cluster restore --wait` asks for the state of a restore.
+// restorePoll is the interval at which `cluster restore --wait` reads the state of a restore.
 const restorePoll = 500 * time.Millisecond
 
 func clusterRestore(session *terminal.Session) *cobra.Command {

@@ -13,7 +13,7 @@ import (
 	"atoll.dev/client"
 )
 
-// rotationPoll is how often `cluster rotate --wait` asks for the state of a rotation.
+// rotationPoll is the interval at which `cluster rotate --wait` reads the state of a rotation.
 const rotationPoll = 500 * time.Millisecond
 
 func clusterRotate(session *terminal.Session) *cobra.Command {

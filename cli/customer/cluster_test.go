@@ -25,7 +25,7 @@ func TestNodePoolFlag(t *testing.T) {
 		"name=workers,replicas=2,instance-type=m6a.xlarge": `workers {"nodePool":{"platform":{"aws":{"instanceType":"m6a.xlarge"},"type":"AWS"}},"replicas":2}`,
 		"name=w":                              `w {}`,
 		"name=w,provider=external,replicas=3": `w {"provider":"external","replicas":3}`,
-		"name=w,provider=a,provider=b":        `provider is there twice`,
+		"name=w,provider=a,provider=b":        `provider is given twice; give it once`,
 		"name=w,replicas=0":                   `w {"replicas":0}`,
 		"name=w,label=a=b,label=c=,taint=k=v:NoSchedule,taint=g:NoExecute": `w {"labels":{"a":"b","c":""},` +
 			`"taints":[{"effect":"NoSchedule","key":"k","value":"v"},{"effect":"NoExecute","key":"g"}]}`,
@@ -33,7 +33,7 @@ func TestNodePoolFlag(t *testing.T) {
 		"":                     `"": give KEY=VALUE with one of name, replicas`,
 		"replicas=2":           `has no name`,
 		"name=w,replicas=two":  `replicas=two: give a number`,
-		"name=w,name=v":        `name is there twice`,
+		"name=w,name=v":        `name is given twice; give it once`,
 		"name=w,size=2":        `"size=2": give KEY=VALUE`,
 		"name=w,taint=k":       `taint "k": give KEY=VALUE:EFFECT`,
 		"name=w,label=k":       `label=k: give label=KEY=VALUE`,

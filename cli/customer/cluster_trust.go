@@ -94,7 +94,7 @@ func clusterTrust(session *terminal.Session) *cobra.Command {
 		Use:   "trust NAME --oidc-issuer URL --oidc-client-id ID",
 		Short: "Make a cluster accept the tokens of an OpenID Connect issuer",
 		Long: `Makes the cluster accept the tokens of an issuer, in place of what it had for the same URL.
-The region reads the issuer's keys; "atoll cluster get NAME -o json" says in status.message when it
+The region reads the issuer's keys; "atoll cluster get NAME -o json" shows in status.message when it
 cannot. A token's user has no rights until a binding in the cluster names the user or one of its groups:
 
   kubectl create clusterrolebinding web --clusterrole edit --group 'https://sso.example.com#web'`,

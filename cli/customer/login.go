@@ -130,7 +130,7 @@ func showPrincipal(ctx context.Context, session *terminal.Session, login termina
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("signed in, but the region does not say who you are: %w", err)
+		return fmt.Errorf("signed in, but the region does not return your principal: %w", err)
 	}
 	session.Printf("principal %s\n", caller.PrincipalArn)
 	return nil

@@ -25,7 +25,7 @@ const signInLimit = 10 * time.Minute
 func signInByDevice(ctx context.Context, session *terminal.Session, login *terminal.Login,
 	provider *terminal.Provider) error {
 	if provider.Config.Endpoint.DeviceAuthURL == "" {
-		return fmt.Errorf("%s knows no sign-in by device; leave --device out", login.Issuer)
+		return fmt.Errorf("%s does not support sign-in by device; leave --device out", login.Issuer)
 	}
 	device, err := provider.Config.DeviceAuth(ctx)
 	if err != nil {

@@ -89,7 +89,7 @@ func awaitPool(session *terminal.Session, ctx context.Context, api *client.Clien
 		fmt.Fprintf(out, "node pool %s is %s (%s)\n", p.Name, goal, terminal.FormatDuration(time.Since(start)))
 		return nil
 	case err != nil && ctx.Err() != nil:
-		fmt.Fprintf(session.Err, "node pool %s goes on without you; look with `atoll nodepool get %s`\n", p.Name, p.ID)
+		fmt.Fprintf(session.Err, "node pool %s is still changing; look with `atoll nodepool get %s`\n", p.Name, p.ID)
 		return ctx.Err()
 	case errors.Is(context.Cause(limited), errWaitTimeout):
 		return fmt.Errorf("node pool %s is not %s within %s%s; it goes on: look with `atoll nodepool get %s`", p.Name,

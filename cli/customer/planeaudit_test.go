@@ -63,7 +63,7 @@ func TestAReaderOfAPlanesAuditGoesOn(t *testing.T) {
 }
 
 // TestAFollowerOfAPlanesAuditOutlastsFailures checks that a follower goes on behind the last event after answers that
-// were cut or refused for a time, says so once, opens no further credential for them, and ends with a lasting refusal.
+// were cut or refused for a time, warns once, opens no further credential for them, and ends with a lasting refusal.
 func TestAFollowerOfAPlanesAuditOutlastsFailures(t *testing.T) {
 	a, b := auditLine("a", 1, "create", "ann", ""), auditLine("b", 2, "delete", "bob", "")
 	var requests, opened int

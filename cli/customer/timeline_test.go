@@ -31,7 +31,7 @@ var accepted = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 func atMS(ms int) time.Time { return accepted.Add(time.Duration(ms) * time.Millisecond) }
 
 // TestTimeline runs the files of testdata/timeline: "draw" prints the screen of a terminal, with
-// escapes as \e; "tell" prints the lines without a terminal.
+// escapes as \e; "lines" prints the lines without a terminal.
 func TestTimeline(t *testing.T) {
 	datadriven.Walk(t, "testdata/timeline", func(t *testing.T, path string) {
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -52,7 +52,7 @@ func TestTimeline(t *testing.T) {
 			if tl.waitReason != "" {
 				printed = append(printed, tl.waitLine(atMS(s.Now)))
 			}
-			if d.Cmd == "tell" {
+			if d.Cmd == "lines" {
 				return strings.Join(printed, "\n") + "\n"
 			}
 			lines := tl.draw(canvas{width: s.Width, colour: s.Colour, ascii: s.ASCII, tick: s.Tick}, atMS(s.Now))

@@ -95,7 +95,7 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 	return nil
 }
 
-// adapterLog returns the log that a config asks for. A --log-level other than the default overrides
+// adapterLog returns the log that a config sets. A --log-level other than the default overrides
 // the config's level.
 func adapterLog(o adapter.Log, flag string) *slog.Logger {
 	var level slog.Level

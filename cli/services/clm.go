@@ -48,8 +48,8 @@ which are stronger still. Keys that are unknown are errors.
 With a broker (--mqtt) the sentinel runs in the process, too; --sentinel=false
 leaves it to "atoll sentinel".
 
-With an identity of the region the API's port asks for certificates, or, with
-server.jwt, for a certificate or a token. Without one it has TLS by server.tls,
+With an identity of the region the API's port requires certificates or, with
+server.jwt, a certificate or a token. Without one it has TLS by server.tls,
 or none; then callers without a token must be on this machine.`, m)
 	cmd.Use = name
 	addIdentityFlags(cmd, &m.flags.identity)

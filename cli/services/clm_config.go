@@ -65,7 +65,7 @@ func (f *clmFlags) addSettings(cmd *cobra.Command, prefix string) {
 	}
 }
 
-// load reads the configuration and sets the log that it asks for.
+// load reads the configuration and makes the log that it sets.
 func (f *clmFlags) load(s *System) (*clm.Config, error) {
 	config, err := clm.LoadConfig(cmp.Or(f.config, os.Getenv("HYPERFLEET_CONFIG")), os.Getenv, func(name string) (
 		string, bool) {

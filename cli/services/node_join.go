@@ -146,7 +146,7 @@ node, then ends everything of it on this machine and deletes its home.`,
 		Example: "  atoll node leave\n  atoll node leave --force",
 	}
 	cmd.Flags().StringVar(&home, "home", joinedHome, "home of the node")
-	cmd.Flags().BoolVar(&force, "force", false, "do not ask the cluster, which keeps a node that is not ready")
+	cmd.Flags().BoolVar(&force, "force", false, "send the cluster no request; it keeps a node that is not ready")
 	cmd.Flags().DurationVar(&limit, "timeout", 15*time.Minute, "how long the pods may take to move")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGTERM, syscall.SIGINT)

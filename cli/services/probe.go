@@ -12,13 +12,13 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// Probe returns the command by which a Kubernetes probe asks a service in its pod for its health.
+// Probe returns the command by which a Kubernetes probe reads the health of a service in its pod.
 // The service serves health on loopback, which the kubelet cannot reach.
 func Probe(session *terminal.Session) *cobra.Command {
 	var ops string
 	cmd := &cobra.Command{
 		Use: "probe [/readyz]", Hidden: true, Args: cobra.MaximumNArgs(1),
-		Short:   "Ask a service on this machine for its health; fails when it is unhealthy",
+		Short:   "Read the health of a service on this machine; fails when it is unhealthy",
 		Example: "  atoll probe --ops 127.0.0.1:8081 /healthz",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			path := "/readyz"

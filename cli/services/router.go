@@ -24,7 +24,7 @@ func Router() *cobra.Command {
 	f := &routerService{}
 	cmd := serviceCommand("router", "A management cluster's port for its planes",
 		`Carries TLS connections to hosted clusters by the server name that a client
-asks for, without ending TLS: it holds no key. It follows the routes of
+requests, without ending TLS: it holds no key. It follows the routes of
 "atoll hosting" on a Unix socket, keeps them, and serves on without it. A
 connection to a cluster that sleeps is held while hosting wakes it.`, f)
 	cmd.Example = `  atoll router --listen 0.0.0.0:6443 --control /run/atoll/control.sock --data-dir ` +
