@@ -14,6 +14,9 @@ import (
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/policy"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
+
+	"atoll.dev/examples/azure-sdk/hcp"
 )
 
 // patience bounds how long the program waits until the cluster's API has the keys of a new issuer.
@@ -26,19 +29,19 @@ func (c *client) trustEntra(ctx context.Context, a account, cluster string, conf
 	if err != nil {
 		return "", err
 	}
-	auth := map[string]any{"properties": map[string]any{
-		"issuer": map[string]any{"url": a.Authority + "/" + a.Tenant + "/v2.0", "audiences": []string{a.Endpoint},
-			"ca": string(ca)},
-		"claim": map[string]any{
-			"mappings": map[string]any{"username": map[string]any{"claim": "oid", "prefix": "entra:"}},
-			"validationRules": []any{map[string]any{"requiredClaim": map[string]any{"claim": "tid",
-				"requiredValue": a.Tenant}}}},
+	auth := hcp.ExternalAuth{Properties: &hcp.ExternalAuthProperties{
+		Issuer: hcp.TokenIssuer{URL: a.Authority + "/" + a.Tenant + "/v2.0", Audiences: []string{a.Endpoint},
+			Ca: to.Ptr(string(ca))},
+		Claim: hcp.ExternalAuthClaim{
+			Mappings: hcp.ClaimMappings{Username: hcp.UsernameClaim{Claim: "oid", Prefix: to.Ptr("entra:")}},
+			ValidationRules: &[]hcp.ClaimValidationRule{{RequiredClaim: hcp.RequiredClaim{Claim: "tid",
+				RequiredValue: a.Tenant}}}},
 	}}
 	answer, err := c.send(ctx, http.MethodPut, cluster+"/externalAuths/entra", auth, http.StatusCreated, http.StatusOK)
 	if err != nil {
 		return "", err
 	}
-	if _, err := await[resource](ctx, c, answer, ""); err != nil {
+	if _, err := await[hcp.ExternalAuth](ctx, c, answer, ""); err != nil {
 		return "", err
 	}
 	credential, _, err := a.connect()

@@ -1,7 +1,7 @@
 // Command azure-sdk creates a hosted cluster through Azure's SDK for Go and asks it for its version.
 //
 // It uses the parts of the SDK that every generated client is made of: a credential of azidentity, and
-// the pipeline and the pollers of azcore. It reads from the file of `atoll up --azure` how to reach the
+// the pipeline and the pollers of azcore. The types of hosted clusters are generated (package hcp). It reads from the file of `atoll up --azure` how to reach the
 // region; with Azure itself only that file would differ.
 //
 //	go run . $ATOLL_HOME/azure/client.json
@@ -27,7 +27,10 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/arm"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/cloud"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/azidentity"
+
+	"atoll.dev/examples/azure-sdk/hcp"
 )
 
 const apiVersion = "2026-09-01-preview"
@@ -136,21 +139,20 @@ func await[T any](ctx context.Context, c *client, answer *http.Response, final r
 	return poller.PollUntilDone(ctx, &runtime.PollUntilDoneOptions{Frequency: time.Second})
 }
 
-// resource is a cluster or node pool.
-type resource struct {
-	ID         string            `json:"id,omitempty"`
-	Name       string            `json:"name,omitempty"`
-	Location   string            `json:"location"`
-	Tags       map[string]string `json:"tags,omitempty"`
-	Properties map[string]any    `json:"properties"`
+// newCluster returns the body of the PUT of a cluster in a resource group.
+func newCluster(location, group string) hcp.Cluster {
+	network := group + "/providers/Microsoft.Network"
+	return hcp.Cluster{Location: location, Properties: &hcp.ClusterProperties{Platform: hcp.ClusterPlatform{
+		SubnetID:               network + "/virtualNetworks/v/subnets/s",
+		NetworkSecurityGroupID: network + "/networkSecurityGroups/g"}}}
 }
 
-// newCluster returns the body of the PUT of a cluster in a resource group.
-func newCluster(location, group string) resource {
-	network := group + "/providers/Microsoft.Network"
-	return resource{Location: location, Properties: map[string]any{
-		"platform": map[string]any{"subnetId": network + "/virtualNetworks/v/subnets/s",
-			"networkSecurityGroupId": network + "/networkSecurityGroups/g"}}}
+// valueOf returns what a field of an answer has, the zero value where the answer has no such field.
+func valueOf[T any](field *T) (value T) {
+	if field != nil {
+		value = *field
+	}
+	return value
 }
 
 func run(ctx context.Context, file string) error {
@@ -172,35 +174,35 @@ func run(ctx context.Context, file string) error {
 	if err != nil {
 		return err
 	}
-	made, err := await[resource](ctx, c, answer, "")
+	made, err := await[hcp.Cluster](ctx, c, answer, "")
 	if err != nil {
 		return err
 	}
-	api, _ := made.Properties["api"].(map[string]any)
-	step("created   %s in %.1f s: %s, API at %s", made.Name, time.Since(start).Seconds(),
-		made.Properties["provisioningState"], api["url"])
+	properties := valueOf(made.Properties)
+	step("created   %s in %.1f s: %s, API at %s", valueOf(made.Name), time.Since(start).Seconds(),
+		valueOf(properties.ProvisioningState), valueOf(valueOf(properties.API).URL))
 
-	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", resource{Location: a.Location,
-		Properties: map[string]any{"platform": map[string]any{"vmSize": "Standard_D4s_v3"}, "replicas": 2}},
+	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", hcp.NodePool{Location: a.Location,
+		Properties: &hcp.NodePoolProperties{Platform: hcp.NodePoolPlatform{VMSize: "Standard_D4s_v3"}, Replicas: to.Ptr(2)}},
 		http.StatusCreated, http.StatusOK)
 	if err != nil {
 		return err
 	}
-	pool, err := await[resource](ctx, c, answer, "")
+	pool, err := await[hcp.NodePool](ctx, c, answer, "")
 	if err != nil {
 		return err
 	}
-	step("created   node pool %s: %s", pool.Name, pool.Properties["provisioningState"])
+	step("created   node pool %s: %s", valueOf(pool.Name), valueOf(valueOf(pool.Properties).ProvisioningState))
 
 	answer, err = c.send(ctx, http.MethodPatch, cluster, map[string]any{"tags": map[string]string{"team": "shop"}},
 		http.StatusAccepted, http.StatusOK)
 	if err != nil {
 		return err
 	}
-	if made, err = await[resource](ctx, c, answer, runtime.FinalStateViaLocation); err != nil {
+	if made, err = await[hcp.Cluster](ctx, c, answer, runtime.FinalStateViaLocation); err != nil {
 		return err
 	}
-	step("patched   tags are %v", made.Tags)
+	step("patched   tags are %v", valueOf(made.Tags))
 
 	for pager := c.pager(list + "?$top=1"); pager.More(); {
 		p, err := pager.NextPage(ctx)
@@ -208,7 +210,7 @@ func run(ctx context.Context, file string) error {
 			return err
 		}
 		for _, r := range p.Value {
-			step("listed    %s", r.ID)
+			step("listed    %s", valueOf(r.ID))
 		}
 	}
 
@@ -236,23 +238,18 @@ func run(ctx context.Context, file string) error {
 	if !errors.As(err, &refused) || refused.ErrorCode != "ResourceNotFound" {
 		return fmt.Errorf("the deleted cluster is still there: %v", err)
 	}
-	step("deleted   %s: %s", made.Name, refused.ErrorCode)
+	step("deleted   %s: %s", valueOf(made.Name), refused.ErrorCode)
 	return nil
 }
 
-type page struct {
-	Value    []resource `json:"value"`
-	NextLink string     `json:"nextLink"`
-}
-
 // pager follows the links of a list from a URL on.
-func (c *client) pager(first string) *runtime.Pager[page] {
-	return runtime.NewPager(runtime.PagingHandler[page]{
-		More: func(p page) bool { return p.NextLink != "" },
-		Fetcher: func(ctx context.Context, last *page) (next page, err error) {
+func (c *client) pager(first string) *runtime.Pager[hcp.ClusterList] {
+	return runtime.NewPager(runtime.PagingHandler[hcp.ClusterList]{
+		More: func(p hcp.ClusterList) bool { return valueOf(p.NextLink) != "" },
+		Fetcher: func(ctx context.Context, last *hcp.ClusterList) (next hcp.ClusterList, err error) {
 			url := first
 			if last != nil {
-				url = last.NextLink
+				url = valueOf(last.NextLink)
 			}
 			answer, err := c.send(ctx, http.MethodGet, url, nil, http.StatusOK)
 			if err != nil {
@@ -261,12 +258,6 @@ func (c *client) pager(first string) *runtime.Pager[page] {
 			return next, runtime.UnmarshalAsJSON(answer, &next)
 		},
 	})
-}
-
-// credentials is the result of requestAdminCredential.
-type credentials struct {
-	Kubeconfig string `json:"kubeconfig"`
-	Expires    string `json:"expirationTimestamp"`
 }
 
 // askVersion requests a credential for a key that stays here, and asks the cluster's API for its version.
@@ -280,17 +271,17 @@ func (c *client) askVersion(ctx context.Context, cluster string) (version string
 	if err != nil {
 		return "", config, err
 	}
-	answer, err := c.send(ctx, http.MethodPost, cluster+"/requestAdminCredential", map[string]string{
-		"certificateSigningRequest": string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))},
+	answer, err := c.send(ctx, http.MethodPost, cluster+"/requestAdminCredential", hcp.AdminCredentialRequest{
+		CertificateSigningRequest: to.Ptr(string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})))},
 		http.StatusAccepted)
 	if err != nil {
 		return "", config, err
 	}
-	got, err := await[credentials](ctx, c, answer, runtime.FinalStateViaLocation)
+	got, err := await[hcp.AdminCredential](ctx, c, answer, runtime.FinalStateViaLocation)
 	if err != nil {
 		return "", config, err
 	}
-	config, err = readKubeconfig(got.Kubeconfig)
+	config, err = readKubeconfig(valueOf(got.Kubeconfig))
 	if err != nil {
 		return "", config, err
 	}

@@ -11,6 +11,8 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/runtime"
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore/to"
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/redhatopenshift/armredhatopenshift"
+
+	"atoll.dev/examples/azure-sdk/hcp"
 )
 
 // clientFile returns client.json of the region that the tests use. test/e2e starts one and runs these tests.
@@ -78,7 +80,7 @@ func TestPagesAndCancellation(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, r := range p.Value {
-			listed = append(listed, r.Name)
+			listed = append(listed, valueOf(r.Name))
 		}
 	}
 	slices.Sort(listed)
@@ -88,7 +90,7 @@ func TestPagesAndCancellation(t *testing.T) {
 	creation := create("canceled")
 	deletions := []*http.Response{remove("canceled"), remove("first"), remove("second")}
 	var canceled *azcore.ResponseError
-	if _, err := await[resource](ctx, c, creation, ""); !errors.As(err, &canceled) || canceled.ErrorCode != "Canceled" {
+	if _, err := await[hcp.Cluster](ctx, c, creation, ""); !errors.As(err, &canceled) || canceled.ErrorCode != "Canceled" {
 		t.Errorf("the creation ended with %v", err)
 	}
 	for _, deletion := range deletions {

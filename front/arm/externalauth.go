@@ -29,8 +29,19 @@ const (
 	policyNoPrefix = "NoPrefix"
 )
 
+// conditionFields are the fields of the status of a resource.
+var conditionFields = []field{
+	{name: "conditions", kind: list, since: v20260630, visibility: readOnly, members: []field{
+		{name: "type", since: v20260630, visibility: readOnly}, {name: "status", since: v20260630, visibility: readOnly},
+		{name: "lastTransitionTime", since: v20260630, visibility: readOnly},
+		{name: "reason", since: v20260630, visibility: readOnly}, {name: "message", since: v20260630, visibility: readOnly},
+	}},
+}
+
 // authFields are the properties of externalAuths.
 var authFields = []field{
+	{name: "provisioningState", since: always, visibility: readOnly},
+	{name: "status", kind: object, since: v20260630, visibility: readOnly, members: conditionFields},
 	{name: "issuer", kind: object, since: always, required: true, members: []field{
 		{name: "url", since: always, required: true, check: httpsURL},
 		{name: "audiences", kind: list, since: always, required: true, check: all(minItems(1), maxItems(10), ofTexts)},
