@@ -1,8 +1,9 @@
 // Command azure-sdk creates a hosted cluster through Azure's SDK for Go and asks it for its version.
 //
 // It uses the parts of the SDK that every generated client is made of: a credential of azidentity, and
-// the pipeline and the pollers of azcore. The types of hosted clusters are generated (package hcp). It reads from the file of `atoll up --azure` how to reach the
-// region; with Azure itself only that file would differ.
+// the pipeline and the pollers of azcore. The types of hosted clusters are generated (package hcp). It
+// reads from the file of `atoll up --azure` how to reach the region; with Azure itself only that file
+// would differ.
 //
 //	go run . $ATOLL_HOME/azure/client.json
 package main

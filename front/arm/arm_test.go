@@ -277,9 +277,9 @@ func (w *world) testPools(t *testing.T) {
 		w.do(call{method: "PUT", path: pool, body: strings.Replace(poolBody(""), "D4s", "Q4s", 1)}).want(t, 400,
 			`"target":"properties.platform.vmSize"`)
 		w.do(call{method: "PUT", path: pool, body: poolBody(`,"autoScaling":{"min":1,"max":2}`)}).want(t, 400, "Forbidden")
-		disk := `"osDisk":{"diskType":"Ephemeral","sizeGiB":2041},"vmSize"`
-		w.do(call{method: "PUT", path: pool, body: strings.Replace(poolBody(""), `"vmSize"`, disk, 1)}).want(t, 400,
-			"an ephemeral disk has at most 2040 GiB", `"target":"properties.platform.osDisk"`)
+		w.do(call{method: "PUT", path: pool, body: strings.Replace(poolBody(""), `"vmSize"`,
+			`"osDisk":{"diskType":"Ephemeral","sizeGiB":2041},"vmSize"`, 1)}).want(t, 400,
+			`"target":"properties.platform.osDisk.sizeGiB"`)
 		w.succeed(t, w.do(call{method: "PUT", path: pool, body: poolBody(`,"labels":[{"key":"tier","value":"web"}]`)}).
 			want(t, 201, `"id":"1.36.3"`))
 		w.do(call{method: "GET", path: pool}).want(t, 200, `"provisioningState":"Succeeded"`, `"name":"Workers"`)

@@ -100,7 +100,7 @@ var poolFields = []field{
 		{name: "enableEncryptionAtHost", kind: boolean, since: always, visibility: createOnly, fallback: false,
 			check: isFalse("this region's nodes have no disks to encrypt")},
 		{name: "availabilityZone", since: always, visibility: createOnly, check: maxLength(16)},
-		{name: "osDisk", kind: object, since: always, check: ephemeralDisk, members: []field{
+		{name: "osDisk", kind: object, since: always, members: []field{
 			{name: "sizeGiB", kind: integer, since: always, visibility: createOnly, fallback: json.Number("64"),
 				check: between(64, 4095)},
 			{name: "diskStorageAccountType", since: always, visibility: createOnly, fallback: "Premium_LRS",
@@ -197,18 +197,6 @@ func between(least, most int) func(any) string {
 	}
 }
 
-// maxEphemeralDisk is the largest ephemeral disk of a node, in GiB.
-const maxEphemeralDisk = 2040
-
-// ephemeralDisk accepts a disk whose type permits its size.
-func ephemeralDisk(value any) string {
-	disk, _ := value.(map[string]any)
-	if size := integerAt(disk, "sizeGiB"); textAt(disk, "diskType") == "Ephemeral" && size > maxEphemeralDisk {
-		return fmt.Sprintf("Invalid value: %d: an ephemeral disk has at most %d GiB", size, maxEphemeralDisk)
-	}
-	return ""
-}
-
 func cidr(value any) string {
 	if _, err := netip.ParsePrefix(value.(string)); err != nil {
 		return fmt.Sprintf("Invalid value: %q: must be a network such as 10.0.0.0/16", value)
@@ -278,4 +266,16 @@ func knownSize(value any) string {
 	}
 	return fmt.Sprintf("Unsupported value: %q: supported are the series D, E and F with 2, 4, 8, 16, 32, 48, 64 or 96 "+
 		"vCPUs, such as \"Standard_D8s_v3\"", value)
+}
+
+// maxEphemeralGiB is the published bound of the size of an ephemeral disk.
+const maxEphemeralGiB = 2040
+
+// checkDisk checks the size of the disk of a new node pool against the type of the disk.
+func checkDisk(p *problems, properties map[string]any) {
+	size := integerAt(properties, "platform", "osDisk", "sizeGiB")
+	if textAt(properties, "platform", "osDisk", "diskType") == "Ephemeral" && size > maxEphemeralGiB {
+		p.add("properties.platform.osDisk.sizeGiB", "Invalid value: %d: must be less than or equal to %d for an "+
+			"ephemeral disk", size, maxEphemeralGiB)
+	}
 }

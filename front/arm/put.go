@@ -147,6 +147,9 @@ func (f *front) nextResource(x *exchange, named target, have, parent *resource, 
 	if len(p) == 0 {
 		f.completeSpec(&p, releases, have, parent, &next)
 	}
+	if next.kind == kindPool && have == nil {
+		checkDisk(&p, next.spec.Properties)
+	}
 	if len(p) == 0 {
 		checkSpec(&p, releases, parent, have, next)
 	}
