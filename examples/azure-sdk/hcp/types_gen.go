@@ -341,6 +341,7 @@ type ClusterList struct {
 
 // ClusterPlatform defines model for ClusterPlatform.
 type ClusterPlatform struct {
+	IssuerURL               *string                      `json:"issuerUrl,omitempty"`
 	ManagedResourceGroup    *string                      `json:"managedResourceGroup,omitempty"`
 	NetworkSecurityGroupID  string                       `json:"networkSecurityGroupId"`
 	OperatorsAuthentication *map[string]interface{}      `json:"operatorsAuthentication,omitempty"`
@@ -394,6 +395,7 @@ type Condition struct {
 
 // DNS defines model for DNS.
 type DNS struct {
+	BaseDomain       *string `json:"baseDomain,omitempty"`
 	BaseDomainPrefix *string `json:"baseDomainPrefix,omitempty"`
 }
 
