@@ -17,6 +17,7 @@ import (
 // read what they wrote; they have no effect, because the region scales no node pools and runs no registry.
 var clusterFields = []field{
 	{name: "provisioningState", since: always, visibility: readOnly},
+	{name: "status", kind: object, since: v20260630, visibility: readOnly, members: conditionFields},
 	{name: "version", kind: object, since: always, members: []field{
 		{name: "id", since: always, updatableSince: v20251223, keptIfAbsent: true, check: matches(minorPattern, "1.36")},
 		{name: "channelGroup", since: always, fallback: "stable", check: oneOf("stable", "fast")},
@@ -89,6 +90,7 @@ var clusterFields = []field{
 // poolFields are the properties of nodePools.
 var poolFields = []field{
 	{name: "provisioningState", since: always, visibility: readOnly},
+	{name: "status", kind: object, since: v20260630, visibility: readOnly, members: conditionFields},
 	{name: "version", kind: object, since: always, members: []field{
 		{name: "id", since: always, keptIfAbsent: true, check: matches(patchPattern, "1.36.3")},
 		{name: "channelGroup", since: always, fallback: "stable", check: oneOf("stable", "fast")},

@@ -367,6 +367,7 @@ type ClusterProperties struct {
 	NodeDrainTimeoutMinutes *int                                 `json:"nodeDrainTimeoutMinutes,omitempty"`
 	Platform                ClusterPlatform                      `json:"platform"`
 	ProvisioningState       *string                              `json:"provisioningState,omitempty"`
+	Status                  *ResourceStatus                      `json:"status,omitempty"`
 	Version                 *ClusterVersion                      `json:"version,omitempty"`
 }
 
@@ -523,6 +524,7 @@ type NodePoolProperties struct {
 	Platform                NodePoolPlatform        `json:"platform"`
 	ProvisioningState       *string                 `json:"provisioningState,omitempty"`
 	Replicas                *int                    `json:"replicas,omitempty"`
+	Status                  *ResourceStatus         `json:"status,omitempty"`
 	Taints                  *[]Taint                `json:"taints,omitempty"`
 	Version                 *NodePoolVersion        `json:"version,omitempty"`
 }
