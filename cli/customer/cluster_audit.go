@@ -157,8 +157,8 @@ func (a *auditCredentials) revoke(ctx context.Context) error {
 
 // followPlaneAudit prints what the position has not passed until ctx ends. The control plane answers with its whole
 // log, so the reader waits twenty times as long as the last read took, and 2 s at least. It goes on when the network,
-// the region or the control plane fails for a time; warn prints that once. A refusal, a certificate that is not trusted,
-// or an error of print, ends it.
+// the region or the control plane fails for a time; warn prints that once. A refusal, a certificate that is not
+// trusted, or an error of print, ends it.
 func followPlaneAudit(ctx context.Context, open openPlane, position *planeAuditPosition,
 	print func([]planeAuditEvent) error, warn func(error)) error {
 	var plane *planeClient

@@ -16,8 +16,8 @@ import (
 	"atoll.dev/store"
 )
 
-// DescribeProgram returns the command that prints the versions of this program and of its database schemas. `atoll region
-// apply` runs it in the program of another version.
+// DescribeProgram returns the command that prints the versions of this program and of its database schemas. `atoll
+// region apply` runs it in the program of another version.
 func DescribeProgram(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use: "describe-program", Hidden: true, Args: cobra.NoArgs,
