@@ -52,7 +52,7 @@ func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err
 		d, err = f.store.Get(ctx, KindPlacement, placementID(id))
 		if err == nil {
 			if p, err := placementOf(d); err != nil || p.State == api.Placed {
-				return d, err // a placement never moves
+				return d, err // only startMove changes it
 			}
 		} else if !errors.Is(err, store.ErrNotFound) {
 			return d, err

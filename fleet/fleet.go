@@ -40,6 +40,9 @@ type Options struct {
 	// none before it releases the placement. Defaults 5 s and 30 s.
 	OrphansEvery, ConfirmAfter time.Duration
 
+	// ForwardFor is how long the source of a move forwards the connections of old kubeconfigs; default 7 days.
+	ForwardFor time.Duration
+
 	// Compare is how often fleet compares all placements with clusters and sums; default 1 h.
 	Compare time.Duration
 
@@ -105,7 +108,8 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 	for _, d := range []struct {
 		is       *time.Duration
 		fallback time.Duration
-	}{{&o.OrphansEvery, orphansEvery}, {&o.ConfirmAfter, confirmAfter}, {&o.Compare, time.Hour}} {
+	}{{&o.OrphansEvery, orphansEvery}, {&o.ConfirmAfter, confirmAfter}, {&o.Compare, time.Hour},
+		{&o.ForwardFor, forwardFor}} {
 		if *d.is <= 0 {
 			*d.is = d.fallback
 		}

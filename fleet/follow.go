@@ -35,6 +35,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	defer others.Wait()
 	others.Go(func() { f.watchOrphans(ctx) })
 	others.Go(func() { f.compareHourly(ctx) })
+	others.Go(func() { f.watchForwarding(ctx) })
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.LogAttrs(
@@ -288,36 +289,41 @@ func (f *Fleet) writeRequests(ctx context.Context, waiting []entryWithID, now ti
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	return f.store.Tx(ctx, func(tx *store.Tx) error {
 		for _, w := range waiting {
-			cluster, err := tx.Get(ctx, kindCluster, string(w.cluster))
-			if errors.Is(err, store.ErrNotFound) || err == nil && cluster.DeletedAt != nil && w.isWaiting() {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: string(w.cluster), Reason: reason,
-				RequestedTime: now.UTC().Truncate(time.Microsecond)})
-			if err != nil {
-				return err
-			}
-			id := uuid.NewSHA1(requestNamespace, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
-			_, err = tx.Create(ctx, store.Document{Kind: kindRequest, ID: id, Spec: spec})
-			if errors.Is(err, store.ErrExists) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			note, err := json.Marshal(map[string]string{"request": id, "reason": reason})
-			if err != nil {
-				return err
-			}
-			if err := tx.Record(ctx, "reconcile", kindCluster, string(w.cluster), cluster.Scope, note); err != nil {
+			if err := writeRequest(ctx, tx, w, now, reason); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+}
+
+// writeRequest writes the request for one cluster in a transaction.
+func writeRequest(ctx context.Context, tx *store.Tx, w entryWithID, now time.Time, reason string) error {
+	owner, err := tx.Get(ctx, kindCluster, string(w.cluster))
+	if errors.Is(err, store.ErrNotFound) || err == nil && owner.DeletedAt != nil && w.isWaiting() {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: string(w.cluster), Reason: reason,
+		RequestedTime: now.UTC().Truncate(time.Microsecond)})
+	if err != nil {
+		return err
+	}
+	id := uuid.NewSHA1(requestNamespace, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
+	_, err = tx.Create(ctx, store.Document{Kind: kindRequest, ID: id, Spec: spec})
+	if errors.Is(err, store.ErrExists) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	note, err := json.Marshal(map[string]string{"request": id, "reason": reason})
+	if err != nil {
+		return err
+	}
+	return tx.Record(ctx, "reconcile", kindCluster, string(w.cluster), owner.Scope, note)
 }
 
 func (f *Fleet) setGauges() {

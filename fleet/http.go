@@ -32,6 +32,7 @@ func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]stri
 	m.Handle("GET "+clustersPath+"/{id}/placement", h.get)
 	m.Handle("POST "+clustersPath+"/{id}/placement", h.place)
 	m.Handle("DELETE "+clustersPath+"/{id}/placement", h.release)
+	m.Handle("POST "+clustersPath+"/{id}/placement/move", h.move)
 	m.Handle("GET "+fleetPath+"/orphans", h.listOrphans)
 	m.Handle("DELETE "+fleetPath+"/orphans/{id}", h.endOrphan)
 	m.Handle("GET "+fleetPath+"/usage", h.listUsage)
@@ -112,6 +113,10 @@ func (h *handlers) place(w http.ResponseWriter, r *http.Request) error {
 	var order api.PlacementOrder
 	if err := readOrder(r, &order); err != nil {
 		return err
+	}
+	if order.Size != "" && !cluster.Size(order.Size).IsKnown() {
+		return rest.Errorf(http.StatusBadRequest, codeInvalid, "size %q is none of %v",
+			rest.Shorten(string(order.Size), 40), cluster.Sizes)
 	}
 	d, err := h.f.place(ctx, cluster.ID(r.PathValue("id")))
 	if err == nil && order.Size != "" {

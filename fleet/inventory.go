@@ -26,6 +26,7 @@ type inventory struct {
 	waiting       int
 	sortedWaiting []entryWithID // waiting placements, the oldest first; nil: to be sorted
 	requests      map[string]workRequest
+	forwarding    map[string]time.Time                 // placements, by id, whose source forwards, and since when
 	growing       map[string]bool                      // placements, by id, that had no room for a larger size
 	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
 	// placements, by id, for which fleet requested work because of the loss
@@ -45,6 +46,7 @@ type placementEntry struct {
 	removed    bool
 	cluster    cluster.ID
 	mc         cluster.ManagementClusterID // id; "" while it waits
+	second     cluster.ManagementClusterID // on which a move reserves the amounts, too; "" for none
 	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
 	demand     Demand
 	growth     Amounts // that a wanted size needs besides; nil: none is wanted
@@ -86,6 +88,7 @@ func newInventory() *inventory {
 		inProgress:   map[cluster.ManagementClusterID]sum{},
 		entries:      map[string]placementEntry{},
 		requests:     map[string]workRequest{},
+		forwarding:   map[string]time.Time{},
 		growing:      map[string]bool{},
 		lost:         map[cluster.ManagementClusterID]bool{},
 		reportedLost: map[string]bool{},
@@ -127,7 +130,14 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		if p.OrphanedTime != nil {
 			e.orphanedAt = *p.OrphanedTime
 		}
-		shrinks := known && e.mc != "" && have.mc == e.mc && !reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts)
+		if delete(inv.forwarding, d.ID); p.Move != nil && !e.removed {
+			e.second = p.Move.ReservedOn
+			if p.Move.Phase == api.Forwarding {
+				inv.forwarding[d.ID] = p.Move.ChangedTime
+			}
+		}
+		frees := known && (have.second != e.second || have.mc == e.mc && e.mc != "" &&
+			!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))
 		if delete(inv.growing, d.ID); p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
 			e.growth = growth(p.Demand.Amounts, p.Size, p.WantedSize)
 			inv.growing[d.ID] = true
@@ -154,21 +164,23 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		inv.lostChanged = inv.lostChanged || inv.lost[e.mc]
 		// Fleet may have decided that a placement waits before it had seen room that the feed has reported
 		// since.
-		return e.isWaiting() || e.removed || shrinks || e.growth != nil, nil
+		return e.isWaiting() || e.removed || frees || e.growth != nil, nil
 	}
 	return false, nil
 }
 
-// addToSum adds a placement's reservation, multiplied by times, to the sum of its management cluster. A waiting or
-// removed placement has none.
+// addToSum adds a placement's reservations, multiplied by times, to the sums of its management clusters. A waiting or
+// removed placement has none, and one that moves may have two.
 func (inv *inventory) addToSum(e placementEntry, times int) {
-	if e.removed || e.mc == "" {
-		return
-	}
-	s := inv.sums[e.mc]
-	s = sum{s.placements + times, plus(s.reserved, e.demand.Amounts, int64(times))}
-	if inv.sums[e.mc] = s; s.placements == 0 && len(s.reserved) == 0 {
-		delete(inv.sums, e.mc)
+	for _, mc := range []cluster.ManagementClusterID{e.mc, e.second} {
+		if e.removed || mc == "" {
+			continue
+		}
+		s := inv.sums[mc]
+		s = sum{s.placements + times, plus(s.reserved, e.demand.Amounts, int64(times))}
+		if inv.sums[mc] = s; s.placements == 0 && len(s.reserved) == 0 {
+			delete(inv.sums, mc)
+		}
 	}
 }
 
@@ -245,11 +257,10 @@ func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
 		if e.removed || e.orphanedAt.IsZero() {
 			continue
 		}
-		m, known := inv.mcs[e.mc]
-		o := orphanedPlacement{cluster: e.cluster, mc: m.m.Name, since: e.orphanedAt}
-		if known && !m.removed {
-			state := m.withStateAt(now, m.reportMovedAt).State
-			o.connected = state != api.Lost && state != api.Unheard
+		o := orphanedPlacement{cluster: e.cluster, mc: inv.mcs[e.mc].m.Name, since: e.orphanedAt,
+			connected: inv.isConnected(e.mc, now)}
+		if e.second != "" {
+			o.second, o.connected = inv.mcs[e.second].m.Name, o.connected && inv.isConnected(e.second, now)
 		}
 		all = append(all, o)
 	}
@@ -257,6 +268,16 @@ func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
 		return cmp.Or(a.since.Compare(inv.since), cmp.Compare(a.cluster, inv.cluster))
 	})
 	return all
+}
+
+// isConnected reports whether the agent of a management cluster is connected at now.
+func (inv *inventory) isConnected(mc cluster.ManagementClusterID, now time.Time) bool {
+	m, known := inv.mcs[mc]
+	if !known || m.removed {
+		return false
+	}
+	state := m.withStateAt(now, m.reportMovedAt).State
+	return state != api.Lost && state != api.Unheard
 }
 
 // addInPlace reserves amounts for one more placement, and changes the map of the amounts. The caller owns the map.
@@ -334,7 +355,7 @@ func (inv *inventory) planGrowth(fleet []ManagementCluster, most int, now time.T
 		}
 		e := inv.entries[id]
 		i := slices.IndexFunc(fleet, func(m ManagementCluster) bool { return m.ID == e.mc })
-		if i < 0 || !fleet[i].hasFree(e.growth) {
+		if i < 0 || e.second != "" || !fleet[i].hasFree(e.growth) {
 			continue
 		}
 		fleet[i].Reserved = plus(fleet[i].Reserved, e.growth, 1)

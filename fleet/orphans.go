@@ -104,6 +104,7 @@ func (f *Fleet) checkOrphans(ctx context.Context, known map[cluster.ID]*orphanCh
 type orphanedPlacement struct {
 	cluster   cluster.ID
 	mc        cluster.ManagementCluster
+	second    cluster.ManagementCluster // on which a move reserves room, too; "" for none
 	since     time.Time
 	connected bool
 }
@@ -159,17 +160,22 @@ func (f *Fleet) listWorksOf(ctx context.Context, o orphanedPlacement,
 	if err != nil {
 		return nil, err
 	}
-	held, read := unknown[o.mc]
-	if !read {
-		if held, err = f.opts.Works.Unknown(ctx, o.mc); err != nil {
-			return nil, err
+	for _, mc := range []cluster.ManagementCluster{o.mc, o.second} {
+		if mc == "" {
+			continue
 		}
-		unknown[o.mc] = held
-	}
-	for _, u := range held {
-		if u.ID == work.BundleID(f.opts.WorkSource, work.Consumer(o.mc), hostedClusterWork+string(o.cluster)) {
-			u.Cluster = o.cluster
-			all = append(all, u)
+		held, read := unknown[mc]
+		if !read {
+			if held, err = f.opts.Works.Unknown(ctx, mc); err != nil {
+				return nil, err
+			}
+			unknown[mc] = held
+		}
+		for _, u := range held {
+			if u.ID == work.BundleID(f.opts.WorkSource, work.Consumer(mc), hostedClusterWork+string(o.cluster)) {
+				u.Cluster = o.cluster
+				all = append(all, u)
+			}
 		}
 	}
 	return all, nil

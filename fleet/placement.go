@@ -3,6 +3,7 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,8 @@ type placementDecision struct {
 	// When fleet found that the cluster does not exist any more, and the actor who removed it; nil: it exists.
 	OrphanedTime *time.Time `json:"orphaned_time,omitempty"`
 	RemovedBy    string     `json:"removed_by,omitempty"`
+	// Move is the last move; nil: the cluster has never moved.
+	Move *moveState `json:"move,omitempty"`
 	// Embedded, because documents of older versions have its candidates at this level.
 	Explanation
 }
@@ -82,6 +85,7 @@ type reservation struct {
 	OrphanedTime        *time.Time                  `json:"orphaned_time"`
 	Size                cluster.Size                `json:"size"`
 	WantedSize          cluster.Size                `json:"wanted_size"`
+	Move                *moveState                  `json:"move"`
 }
 
 // reservationOf decodes a placement without its explanation, for the inventory.
@@ -103,12 +107,26 @@ func (p placement) encodeInto(d *store.Document) (err error) {
 	return err
 }
 
-// reserved returns the amounts that the placement reserves on its management cluster.
+// reserved returns the amounts that the placement reserves on each of reservedOn.
 func (p placement) reserved() Amounts {
 	if p.State == api.Waiting {
 		return Amounts{}
 	}
 	return p.Demand.Amounts
+}
+
+// reservedOn returns the management clusters on which the placement reserves its amounts, in the order in which a
+// transaction locks their sums: none while it waits, two before the plane of a move has arrived.
+func (p placement) reservedOn() (ids []cluster.ManagementClusterID) {
+	if p.State == api.Waiting {
+		return nil
+	}
+	ids = []cluster.ManagementClusterID{p.ManagementClusterID}
+	if p.Move != nil && p.Move.ReservedOn != "" {
+		ids = append(ids, p.Move.ReservedOn)
+	}
+	slices.Sort(ids)
+	return ids
 }
 
 // render returns the wire form of a placement's document, as services of the region read it.
@@ -127,6 +145,9 @@ func render(d store.Document) ([]byte, error) {
 	}
 	if p.State == api.Waiting {
 		wire.Message, wire.Reason = p.Message, operatorReason(p.Demand, p.Explanation)
+	}
+	if p.Move != nil {
+		wire.Move = p.Move.wire()
 	}
 	return json.Marshal(wire)
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 
-	api "atoll.dev/api/fleet"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -37,13 +36,8 @@ func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits f
 		if err := admits(cluster, p); err != nil {
 			return err
 		}
-		if p.State != api.Waiting {
-			s, err := lockSum(ctx, tx, p.ManagementClusterID)
-			if err != nil {
-				return err
-			}
-			if err := setSum(ctx, tx, p.ManagementClusterID, sum{s.placements - 1, plus(s.reserved, p.Demand.Amounts,
-				-1)}); err != nil {
+		for _, mc := range p.reservedOn() {
+			if err := free(ctx, tx, mc, p.Demand.Amounts); err != nil {
 				return err
 			}
 		}
@@ -63,4 +57,14 @@ func (f *Fleet) release(ctx context.Context, id cluster.ID, why string, admits f
 		f.metrics.countOutcome(outcomeReleased)
 	}
 	return released && err == nil, err
+}
+
+// free subtracts the amounts of one placement from the sum of a management cluster, which stays locked until the
+// transaction ends.
+func free(ctx context.Context, tx *store.Tx, mc cluster.ManagementClusterID, amounts Amounts) error {
+	s, err := lockSum(ctx, tx, mc)
+	if err != nil {
+		return err
+	}
+	return setSum(ctx, tx, mc, sum{s.placements - 1, plus(s.reserved, amounts, -1)})
 }

@@ -40,8 +40,8 @@ func growth(amounts Amounts, from, to cluster.Size) Amounts {
 // maxOrder bounds the body of a request for a placement.
 const maxOrder = 4 << 10
 
-// readOrder reads the body of a request for a placement; an empty one orders no size.
-func readOrder(r *http.Request, order *api.PlacementOrder) error {
+// readOrder reads the body of a request for a placement or a move into order, which an empty body leaves as it is.
+func readOrder(r *http.Request, order any) error {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxOrder+1))
 	if err != nil {
 		return err
@@ -53,11 +53,7 @@ func readOrder(r *http.Request, order *api.PlacementOrder) error {
 		return nil
 	}
 	if err := json.Unmarshal(body, order); err != nil {
-		return rest.Errorf(http.StatusBadRequest, codeInvalid, "the body is no order of a placement: %v", err)
-	}
-	if order.Size != "" && !cluster.Size(order.Size).IsKnown() {
-		return rest.Errorf(http.StatusBadRequest, codeInvalid, "size %q is none of %v",
-			rest.Shorten(string(order.Size), 40), cluster.Sizes)
+		return rest.Errorf(http.StatusBadRequest, codeInvalid, "the body is no order: %v", err)
 	}
 	return nil
 }
@@ -67,6 +63,7 @@ func readOrder(r *http.Request, order *api.PlacementOrder) error {
 //  2. Its management cluster has no room: the placement has the size as its wanted one.
 //  3. The cluster is not placed: nothing changes.
 //
+// While a move reserves room on two management clusters, any other size is a wanted one.
 // A smaller size always has room. The management cluster may be cordoned or lost: the plane is there already.
 func (f *Fleet) resize(ctx context.Context, id cluster.ID, size cluster.Size) (d store.Document, err error) {
 	var p placement
@@ -83,7 +80,7 @@ func (f *Fleet) resize(ctx context.Context, id cluster.ID, size cluster.Size) (d
 			return err
 		}
 		changed = false
-		if size != p.size() {
+		if size != p.size() && len(p.reservedOn()) == 1 {
 			if changed, err = f.reserveGrowth(ctx, tx, p, size); err != nil {
 				return err
 			}

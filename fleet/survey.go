@@ -26,10 +26,11 @@ const surveyPage = 2000
 // the inner limit it may read all clusters instead.
 const surveySQL = `with page as materialized (
 		select d.id, d.spec->>'cluster_id' as cluster, d.status->>'state' as state,
-			d.status->>'management_cluster_id' as mc, d.spec->'demand'->'amounts' as amounts, d.deleted_at
+			d.status->>'management_cluster_id' as mc,
+			d.status->'move'->>'reserved_on' as second, d.spec->'demand'->'amounts' as amounts, d.deleted_at
 		from document d where d.kind = 'Placement' and d.removed_at is null and d.id > $1 order by d.id limit $2)
 	select p.id, coalesce(p.cluster, ''), p.state is distinct from 'Orphaned' and p.deleted_at is null and owner.id is null,
-		coalesce(p.state, ''), coalesce(p.mc, ''), p.amounts
+		coalesce(p.state, ''), coalesce(p.mc, ''), coalesce(p.second, ''), p.amounts
 	from page p left join lateral (select c.id from document c
 		where c.kind = 'Cluster' and c.id = p.cluster and c.removed_at is null limit 1) owner on true
 	order by p.id`
@@ -61,16 +62,18 @@ func (s *survey) read(ctx context.Context, conn *pgx.Conn, after string) (last s
 		return "", 0, err
 	}
 	var owner cluster.ID
-	var mc cluster.ManagementClusterID
+	var mc, second cluster.ManagementClusterID
 	var state string
 	var ownerless bool
 	var amounts []byte
-	_, err = pgx.ForEachRow(rows, []any{&last, &owner, &ownerless, &state, &mc, &amounts}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&last, &owner, &ownerless, &state, &mc, &second, &amounts}, func() error {
 		if n++; ownerless {
 			s.ownerless = append(s.ownerless, owner)
 		}
-		if state != string(api.Waiting) && mc != "" {
-			s.reserve(mc, sum{1, decodeAmounts(amounts)})
+		for _, on := range []cluster.ManagementClusterID{mc, second} {
+			if state != string(api.Waiting) && on != "" {
+				s.reserve(on, sum{1, decodeAmounts(amounts)})
+			}
 		}
 		amounts = nil
 		return nil

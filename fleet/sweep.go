@@ -186,7 +186,8 @@ func (f *Fleet) wrongSums(ctx context.Context,
 // sumPlacementsSQL reads all placements. An index on the status would avoid that, but it would prevent the in-place
 // updates of every document's status (decision 049), and this statement runs only when a sum is wrong.
 const sumPlacementsSQL = `select spec->'demand'->'amounts', count(*) from document
-	where kind = 'Placement' and removed_at is null and status->>'state' <> $1 and status->>'management_cluster_id' = $2
+	where kind = 'Placement' and removed_at is null and status->>'state' <> $1
+	and $2 in (status->>'management_cluster_id', status->'move'->>'reserved_on')
 	group by 1`
 
 // sumPlacements returns the sum of the placements on one management cluster.

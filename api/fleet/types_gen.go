@@ -33,6 +33,69 @@ func (e ManagementClusterState) Valid() bool {
 	}
 }
 
+// Defines values for MovePhase.
+const (
+	Canceled   MovePhase = "Canceled"
+	Canceling  MovePhase = "Canceling"
+	Ending     MovePhase = "Ending"
+	Forwarding MovePhase = "Forwarding"
+	Moved      MovePhase = "Moved"
+	Moving     MovePhase = "Moving"
+	Removing   MovePhase = "Removing"
+)
+
+// Valid indicates whether the value is a known member of the MovePhase enum.
+func (e MovePhase) Valid() bool {
+	switch e {
+	case Canceled:
+		return true
+	case Canceling:
+		return true
+	case Ending:
+		return true
+	case Forwarding:
+		return true
+	case Moved:
+		return true
+	case Moving:
+		return true
+	case Removing:
+		return true
+	default:
+		return false
+	}
+}
+
+// Defines values for MoveStep.
+const (
+	Arrived MoveStep = "Arrived"
+	Cancel  MoveStep = "Cancel"
+	Finish  MoveStep = "Finish"
+	Removed MoveStep = "Removed"
+	Start   MoveStep = "Start"
+	Stayed  MoveStep = "Stayed"
+)
+
+// Valid indicates whether the value is a known member of the MoveStep enum.
+func (e MoveStep) Valid() bool {
+	switch e {
+	case Arrived:
+		return true
+	case Cancel:
+		return true
+	case Finish:
+		return true
+	case Removed:
+		return true
+	case Start:
+		return true
+	case Stayed:
+		return true
+	default:
+		return false
+	}
+}
+
 // Defines values for OrphanKind.
 const (
 	Reservation OrphanKind = "Reservation"
@@ -127,6 +190,55 @@ type Decision struct {
 // ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
+// Move The last move of a cluster.
+type Move struct {
+	// ChangedTime When the phase began.
+	ChangedTime time.Time `json:"changed_time"`
+
+	// From The source's name.
+	From string `json:"from"`
+	ID   string `json:"id"`
+
+	// Message Why the source keeps the plane.
+	Message string `json:"message,omitempty"`
+
+	// Phase Moving and Canceling: the source runs the plane, or it is on its way. Removing: the source keeps the plane, and the
+	// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Ending: the
+	// source's objects are deleted. Moved and Canceled: the move is over.
+	Phase       MovePhase `json:"phase"`
+	StartedTime time.Time `json:"started_time"`
+
+	// To The target's name.
+	To string `json:"to"`
+}
+
+// MoveOrder defines model for MoveOrder.
+type MoveOrder struct {
+	// ID Of the move. Start makes one when it is absent; Cancel and Finish mean the present move then.
+	ID string `json:"id,omitempty"`
+
+	// Message With Stayed, why the source keeps the plane.
+	Message string `json:"message,omitempty"`
+
+	// Step Start: reserve room on another management cluster, and move. Cancel: stay, unless the target has the plane already.
+	// Finish: the source no longer forwards connections. Arrived: the target runs the plane. Stayed: the source keeps the
+	// plane. Removed: the side without the plane has nothing of it any more.
+	Step MoveStep `json:"step"`
+
+	// To With Start, the name of the target; fleet chooses one when it is absent.
+	To string `json:"to,omitempty"`
+}
+
+// MovePhase Moving and Canceling: the source runs the plane, or it is on its way. Removing: the source keeps the plane, and the
+// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Ending: the
+// source's objects are deleted. Moved and Canceled: the move is over.
+type MovePhase string
+
+// MoveStep Start: reserve room on another management cluster, and move. Cancel: stay, unless the target has the plane already.
+// Finish: the source no longer forwards connections. Arrived: the target runs the plane. Stayed: the source keeps the
+// plane. Removed: the side without the plane has nothing of it any more.
+type MoveStep string
+
 // Objection defines model for Objection.
 type Objection struct {
 	Count  int    `json:"count"`
@@ -185,6 +297,9 @@ type Placement struct {
 
 	// Message Why the cluster waits, in words for its owner; it names no management cluster and no amount.
 	Message string `json:"message,omitempty"`
+
+	// Move Not for tenants.
+	Move *Move `json:"move,omitempty"`
 
 	// Reason Why the cluster waits, in one sentence with the management clusters that come nearest; not for tenants.
 	Reason string `json:"reason,omitempty"`
@@ -271,3 +386,6 @@ type EndOrphanParams struct {
 
 // PlaceJSONRequestBody defines body for Place for application/json ContentType.
 type PlaceJSONRequestBody = PlacementOrder
+
+// MoveJSONRequestBody defines body for Move for application/json ContentType.
+type MoveJSONRequestBody = MoveOrder

@@ -129,7 +129,7 @@ func (f *clmFlags) serve(s *System, p *parts, config *clm.Config) error {
 		return err
 	}
 	defer closeWorks()
-	if err := startFleet(s, p, &o, works, f.fleet.endOrphans); err != nil {
+	if err := startFleet(s, p, &o, works, &f.fleet); err != nil {
 		return err
 	}
 	server, err := clm.New(o)

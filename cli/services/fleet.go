@@ -35,6 +35,7 @@ func fleetKinds(r *clm.Registry) []store.KindSpec {
 type fleetFlags struct {
 	maestro    string
 	endOrphans time.Duration
+	forwardFor time.Duration
 }
 
 func (f *fleetFlags) add(cmd *cobra.Command) {
@@ -43,6 +44,8 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 			"orphan of a forced deletion keeps its room until an operator frees it")
 	cmd.Flags().DurationVar(&f.endOrphans, "end-orphans-after", 0,
 		"delete orphans of forced deletions after this time; 0: operators delete them (atoll mc orphans)")
+	cmd.Flags().DurationVar(&f.forwardFor, "forward-moved-for", 7*24*time.Hour,
+		"how long the management cluster that a cluster has left forwards the connections of old kubeconfigs")
 }
 
 // openWorks returns the client of Maestro that the fleet uses, and the function that closes it. The
@@ -63,7 +66,7 @@ func (f *fleetFlags) openWorks(identity *pki.Identity) (fleet.Works, func(), err
 }
 
 // startFleet adds the fleet to a process that serves CLM's API.
-func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, endOrphans time.Duration) error {
+func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, flags *fleetFlags) error {
 	if !hasFleet(o.Database.Registry) {
 		s.Log.Warn("clusters are not placed: the entities lack Cluster or ManagementCluster")
 		return nil
@@ -72,7 +75,8 @@ func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, endOrpha
 		Store:           o.Database.Store,
 		Feed:            o.Database.Feed,
 		Works:           works,
-		EndOrphansAfter: endOrphans,
+		EndOrphansAfter: flags.endOrphans,
+		ForwardFor:      flags.forwardFor,
 		Logger:          s.Log,
 		Metrics:         s.Ops.Registry,
 	})

@@ -43,6 +43,16 @@ func (c *Client) Placement(ctx context.Context, cluster cluster.ID) (p fleet.Pla
 	return p, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(string(cluster), "placement")}, &p)
 }
 
+// Move makes a step of a cluster's move to another management cluster. The client may send an order with an id twice.
+func (c *Client) Move(ctx context.Context, cluster cluster.ID, o fleet.MoveOrder) (p fleet.Placement, err error) {
+	body, err := json.Marshal(o)
+	if err != nil {
+		return p, err
+	}
+	return p, c.doInto(ctx, remote.Request{Method: http.MethodPost, Path: clusters.path(string(cluster), "placement",
+		"move"), Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, &p)
+}
+
 // Release ends the reservation of a cluster's placement, if there is one. The error has status 409 while a placed
 // cluster is not being deleted, and for a cluster that an operator has removed by force: see ReleaseByForce.
 func (c *Client) Release(ctx context.Context, cluster cluster.ID) error {
