@@ -185,3 +185,26 @@ resources:
 		}
 	}
 }
+
+// A resource whose condition does not hold takes no part in a run: its object is neither found, applied nor deleted, and
+// nothing counts as skipped.
+func TestAResourceTakesPartOnItsCondition(t *testing.T) {
+	task := strings.Replace(waitingTask, "- name: inside\n", "- name: inside\n  when: {expression: 'cluster.generation > 3'}\n", 1)
+	answer := cluster
+	api := newCLM(t, nil)
+	api.answers["GET "+clusterPath] = func() (int, string) { return 200, answer }
+	s := newShelf()
+	e := newEngine(t, task, api, s)
+	r := e.Run(t.Context(), clusterEvent(3))
+	if len(s.objects) != 1 || r.Skipped || r.Resources[1].Status != Skip || r.Err() != nil {
+		t.Errorf("without the condition: %v, skipped %t, %+v, %v", s.objects, r.Skipped, r.Resources, r.Err())
+	}
+	answer = strings.Replace(cluster, `"generation":3`, `"generation":4`, 1)
+	if r = e.Run(t.Context(), clusterEvent(4)); len(s.objects) != 2 || r.Err() != nil {
+		t.Errorf("with it: %v, %+v, %v", s.objects, r.Resources, r.Err())
+	}
+	answer = strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
+	if r = e.Run(t.Context(), clusterEvent(3)); len(s.objects) != 1 || r.Resources[1].Operation == Deleted {
+		t.Errorf("a deletion without it: %v, %+v", s.objects, r.Resources)
+	}
+}

@@ -34,7 +34,8 @@ type DryRun struct {
 	// several responses, and the last one repeatedly. A call that matches nothing gets 200 {}. It
 	// may be empty.
 	Responses []byte
-	// Discovery has the objects that exist before the run, in JSON by their metadata.name.
+	// Discovery has the objects that exist before the run, in JSON by their metadata.name, or by TARGET/NAME where a task
+	// has works of one name on several management clusters.
 	// Discoveries find them also in place of the objects that the run applies. It may be empty.
 	Discovery []byte
 	LookupEnv func(string) (string, bool) // os.LookupEnv by default
@@ -200,7 +201,26 @@ type stage struct {
 	trace   *Trace
 	now     func() time.Time
 	found   map[string]Object
-	applied []Object
+	applied []staged
+}
+
+// staged is an object that the run has applied, and the management cluster of a work.
+type staged struct {
+	target string
+	object Object
+}
+
+// key returns the key of an object in found: that with its target when there is one.
+func (s *stage) key(target, name string) string {
+	if _, ok := s.found[target+"/"+name]; ok {
+		return target + "/" + name
+	}
+	return name
+}
+
+// index returns the index of an applied object; -1 when the run has not applied it.
+func (s *stage) index(target string, id identity) int {
+	return slices.IndexFunc(s.applied, func(x staged) bool { return x.target == target && identify(x.object) == id })
 }
 
 func (s *stage) record(op TraceOperation) { s.trace.Operations = append(s.trace.Operations, op) }
@@ -212,17 +232,19 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 		op.Operation = "get"
 	}
 	s.record(op)
-	for _, o := range s.applied {
-		id := identify(o)
-		if id.Kind == q.Kind && id.APIVersion == q.APIVersion && matches(q, o) {
-			out = append(out, s.discovered(o))
+	target := string(q.TargetCluster)
+	for _, x := range s.applied {
+		id := identify(x.object)
+		if x.target == target && id.Kind == q.Kind && id.APIVersion == q.APIVersion && matches(q, x.object) {
+			out = append(out, s.discovered(x))
 		}
 	}
+	wanted := s.key(target, q.Name)
 	for _, name := range slices.Sorted(maps.Keys(s.found)) {
 		o := s.found[name]
 		if id := identify(o); id.Kind == q.Kind &&
 			!slices.ContainsFunc(out, func(x Object) bool { return identify(x) == id }) &&
-			(q.Name == name || q.Name == "" && matches(q, o)) {
+			(q.Name != "" && wanted == name || q.Name == "" && matches(q, o)) {
 			out = append(out, o)
 		}
 	}
@@ -230,19 +252,23 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 }
 
 // discovered returns the object of the discoveries' file with the name of o, else o.
-func (s *stage) discovered(o Object) Object {
-	if over, ok := s.found[identify(o).Name]; ok {
+func (s *stage) discovered(x staged) Object {
+	if over, ok := s.found[s.key(x.target, identify(x.object).Name)]; ok {
 		return over
 	}
-	return o
+	return x.object
 }
 
 // Apply implements Transport.
 func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 	id := identify(a.Object)
 	op := Created
-	i := slices.IndexFunc(s.applied, func(o Object) bool { return identify(o) == id })
+	now := staged{string(a.TargetCluster), a.Object}
+	i := s.index(now.target, id)
 	_, there := s.findGiven(id)
+	if _, ok := s.found[now.target+"/"+id.Name]; ok {
+		there = true
+	}
 	if a.OnlyExisting && !there && i < 0 {
 		return Applied{Operation: Skipped, Reason: "its resource is being deleted: it is not made again"}, nil
 	}
@@ -253,12 +279,12 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 		op = Updated
 	}
 	if i >= 0 {
-		s.applied[i] = a.Object
+		s.applied[i] = now
 	} else {
-		s.applied = append(s.applied, a.Object)
+		s.applied = append(s.applied, now)
 	}
 	s.record(TraceOperation{"apply", id.Kind, id.Namespace, id.Name, op, a.Object})
-	return Applied{op, "dry-run " + string(op), s.discovered(a.Object)}, nil
+	return Applied{op, "dry-run " + string(op), s.discovered(now)}, nil
 }
 
 // findGiven finds an object in the discoveries' file.
@@ -285,17 +311,15 @@ func (s *stage) Delete(_ context.Context, d Deletion) error {
 			o["metadata"] = meta
 			return o
 		}
-		for i, o := range s.applied {
-			if identify(o) == id {
-				s.applied[i] = mark(o)
-			}
+		if i := s.index(string(d.TargetCluster), id); i >= 0 {
+			s.applied[i].object = mark(s.applied[i].object)
 		}
 		if name, ok := s.findGiven(id); ok {
 			s.found[name] = mark(s.found[name])
 		}
 		return nil
 	}
-	s.applied = slices.DeleteFunc(s.applied, func(o Object) bool { return identify(o) == id })
+	s.applied = slices.DeleteFunc(s.applied, func(x staged) bool { return identify(x.object) == id })
 	maps.DeleteFunc(s.found, func(_ string, o Object) bool { return identify(o) == id })
 	return nil
 }

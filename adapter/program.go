@@ -88,6 +88,7 @@ type resource struct {
 	create    *expr
 	remove    *expr
 	policy    string
+	when      *expr // nil: the resource takes part in every run
 }
 
 type discovery struct {
@@ -292,6 +293,9 @@ func (c *compiler) compileResource(x Resource) resource {
 		if n.Discovery != nil {
 			out.nested = append(out.nested, nested{n.Name, c.compileDiscovery(n.Discovery)})
 		}
+	}
+	if x.When != nil {
+		out.when = c.compileWhen(x.When)
 	}
 	if l := x.Lifecycle; l != nil {
 		if l.Create != nil {

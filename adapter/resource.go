@@ -53,6 +53,11 @@ func (x *execution) discoverAll(ctx context.Context) *StepError {
 	var absent []*resource
 	for i := range x.task.resources {
 		r := &x.task.resources[i]
+		if yes, err := x.takesPart(ctx, r); err != nil {
+			return &StepError{Resources, r.name, "evaluating when", err}
+		} else if !yes {
+			continue
+		}
 		object, err := x.discover(ctx, r, nil)
 		if err != nil {
 			return x.recordResourceFailure(r.name, "finding the object beforehand", err)
@@ -87,6 +92,12 @@ func (x *execution) recordResourceFailure(name, op string, err error) *StepError
 
 // reconcile applies one object or deletes it.
 func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceResult) (deleting bool, _ *StepError) {
+	if yes, err := x.takesPart(ctx, r); err != nil {
+		return false, &StepError{Resources, r.name, "evaluating when", err}
+	} else if !yes {
+		out.Status, out.Operation, out.Reason = Skip, Skipped, "when is false" // not x.skip: nothing is missing
+		return false, nil
+	}
 	if r.remove != nil { // before create.when: an object to delete must not count as skipped
 		yes, err := x.evaluateCondition(ctx, r.remove)
 		if err != nil {
@@ -110,6 +121,14 @@ func (x *execution) reconcile(ctx context.Context, r *resource, out *ResourceRes
 		}
 	}
 	return false, x.apply(ctx, r, out)
+}
+
+// takesPart reports whether the condition of a resource holds.
+func (x *execution) takesPart(ctx context.Context, r *resource) (bool, error) {
+	if r.when == nil {
+		return true, nil
+	}
+	return x.evaluateCondition(ctx, r.when)
 }
 
 func (x *execution) evaluateCondition(ctx context.Context, e *expr) (bool, error) {

@@ -127,6 +127,9 @@ type Resource struct {
 	Nested           []NestedDiscovery `yaml:"nested_discoveries"`
 	RecreateOnChange bool              `yaml:"recreate_on_change"`
 	Lifecycle        *Lifecycle        `yaml:"lifecycle"`
+	// When is the condition on which the resource takes part in a run: without it the engine neither finds, applies nor
+	// deletes the object. An addition to HyperFleet's language.
+	When *When `yaml:"when"`
 
 	// RefText is the content of the manifest's file, when the manifest is {ref: FILE}.
 	RefText Text

@@ -9,12 +9,21 @@
 // The others are examples: cl-maestro makes a namespace and a ConfigMap on a
 // management cluster by a ManifestWork, cl-namespace a namespace by a Kubernetes
 // API, np-configmap a ConfigMap for a node pool.
+// hosted-cluster has its manifests in files of their own: work.yaml, and other.yaml for the other side of a move.
 // They are YAML; there is nothing to import but the files.
 package adapters
 
-import "embed"
+import (
+	"embed"
+	"path"
+)
 
 // Files are the directories.
 //
 //go:embed */*.yaml
 var Files embed.FS
+
+// Reader returns the function that reads a file which the task of an adapter names, as adapter.ParseTask calls it.
+func Reader(adapter string) func(file string) ([]byte, error) {
+	return func(file string) ([]byte, error) { return Files.ReadFile(path.Join(adapter, path.Base(file))) }
+}

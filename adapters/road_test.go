@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -110,12 +111,22 @@ func show(t *testing.T, s situation) []byte {
 		if op.Operation == "apply" && s.found == nil { // the others are alike
 			pretty(op.Object["spec"])
 		}
+		if strings.Contains(string(marshal(t, op.Object)), `"atoll.dev/move"`) {
+			for _, m := range op.Object["spec"].(object)["workload"].(object)["manifests"].([]any) {
+				if m.(object)["kind"] == "HostedCluster" {
+					fmt.Fprintf(&b, "  %s\n", marshal(t, m.(object)["metadata"]))
+				}
+			}
+		}
 	}
 	for _, c := range trace.Calls {
 		if c.Method == "GET" {
 			continue
 		}
 		fmt.Fprintf(&b, "%s %s\n", c.Method, c.URL)
+		if strings.HasSuffix(c.URL, "/move") {
+			fmt.Fprintf(&b, "  %s\n", c.Request)
+		}
 		var report struct {
 			Conditions []struct{ Type, Status, Reason, Message string }
 			Generation int `json:"observed_generation"`
@@ -153,7 +164,7 @@ func load(t *testing.T, name string) (*adapter.Config, *adapter.Task) {
 	if data, err = fs.ReadFile(Files, name+"/task.yaml"); err != nil {
 		t.Fatal(err)
 	}
-	task, err := adapter.ParseTask("task.yaml", data, os.ReadFile)
+	task, err := adapter.ParseTask("task.yaml", data, Reader(name))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -178,4 +189,13 @@ func golden(t *testing.T, name string, got []byte) {
 	if !bytes.Equal(got, want) {
 		t.Errorf("it differs from %s; with -update it is written:\n%s", file, got)
 	}
+}
+
+func marshal(t *testing.T, v any) []byte {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return data
 }

@@ -99,6 +99,9 @@ func work(name, kind, objectName, namespace string, generation int, conditions [
 			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "String", "string": v}})
 		case int:
 			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "Integer", "integer": v}})
+		case object:
+			raw, _ := json.Marshal(v)
+			feedback = append(feedback, object{"name": name, "fieldValue": object{"type": "JsonRaw", "jsonRaw": string(raw)}})
 		case []object:
 			if v == nil { // a path that is not there is not fed back
 				continue
@@ -142,6 +145,46 @@ func feedbackConditions(generation int, conditions ...string) (list []object) {
 			"observedGeneration": generation, "lastTransitionTime": "2026-01-02T03:04:00Z"})
 	}
 	return list
+}
+
+// moving is a cluster that moves from management-01 to management-02, with the present status of a side, and the move
+// of which the adapter has reported the status before.
+func moving(name string, resource object, phase, role string, status object, reported string) situation {
+	ns, hc := hosting.Namespace(clusterID), hosting.HostedClusterName(clusterID)
+	at, other, otherRole := "management-01", "management-02", "arrives"
+	if role == "arrives" || phase == "Ending" {
+		at, other, otherRole = other, at, "leaves"
+	}
+	before := object{"target_cluster": at, "namespace": ns, "move": object{"phase": "Moving"}}
+	if reported != "" {
+		before["move_status"] = object{"id": reported}
+	}
+	sides := object{}
+	for _, side := range []string{"management-01", "management-02"} {
+		values := object{"generation": 7, "of": "1", "conditions": feedbackConditions(7, "Available", "True", "AsExpected", "")}
+		isOf := status["role"] == "leaves" && side == "management-01" || status["role"] == "arrives" && side == "management-02"
+		if isOf {
+			values["move"] = status
+		}
+		w := work("work-"+clusterID, "HostedCluster", hc, ns, 1, applied(5), values)
+		w["metadata"].(object)["namespace"], w["spec"].(object)["manifestConfigs"] = side, []object{}
+		sides[side+"/work-"+clusterID] = w
+	}
+	return situation{adapter: "hosted-cluster", name: name, resource: resource, cluster: []object{
+		report("placement", 1, object{"management_cluster": at, "move": object{"phase": "Moving"}}, "Available", "True",
+			"Placed", ""), report("hosted-cluster", 1, before, "Available", "True", "AsExpected", "")},
+		found: sides, answers: object{
+			"GET /clusters/" + clusterID + "/nodepools":       object{"items": []object{}, "total": 0},
+			"POST /clusters/" + clusterID + "/placement/move": object{},
+			"GET /clusters/" + clusterID + "/placement": object{"state": "Placed", "size": "small", "management_cluster": at,
+				"move": object{"id": "m1", "from": "management-01", "to": "management-02", "phase": phase, "at": at, "other": other,
+					"role": role, "other_role": otherRole}}}}
+}
+
+// without removes the work of one side of a move.
+func without(side string, s situation) situation {
+	delete(s.found, side+"/work-"+clusterID)
+	return s
 }
 
 func situations() []situation {
@@ -265,6 +308,22 @@ func situations() []situation {
 		{adapter: "hosted-cluster", name: "was never placed", resource: cluster(2, deleting), answers: left(0)},
 		{adapter: "hosted-cluster", name: "cannot count its node pools", resource: cluster(2, deleting), cluster: []object{
 			placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
+
+		moving("begins to move", cluster(1, live), "Moving", "leaves", nil, ""),
+		moving("has arrived", cluster(1, live), "Moving", "leaves", object{"id": "m1", "role": "arrives", "phase": "Arrived"}, ""),
+		moving("has the status of another move", cluster(1, live), "Moving", "leaves",
+			object{"id": "m0", "role": "arrives", "phase": "Arrived"}, ""),
+		moving("cannot be packed", cluster(1, live), "Moving", "leaves",
+			object{"id": "m1", "role": "leaves", "phase": "Failed", "message": "too large"}, ""),
+		moving("is canceled before it has reported", cluster(1, live), "Canceling", "leaves", nil, ""),
+		moving("is canceled", cluster(1, live), "Canceling", "leaves", nil, "m1"),
+		moving("does not move", cluster(1, live), "Removing", "", nil, "m1"),
+		moving("forwards", cluster(1, live), "Forwarding", "arrives", nil, ""),
+		moving("forwards no more", cluster(1, live), "Ending", "arrives", nil, ""),
+		without("management-02", moving("has nothing at the target any more", cluster(1, live), "Removing", "", nil, "m1")),
+		without("management-01", moving("has nothing at the source any more", cluster(1, live), "Ending", "arrives", nil, "")),
+		moving("is deleted while it moves", cluster(2, deleting), "Moving", "leaves", nil, ""),
+		moving("is deleted while it forwards", cluster(2, deleting), "Forwarding", "arrives", nil, ""),
 
 		{adapter: "pull-secret", name: "waits for the namespace", resource: cluster(1, live), cluster: []object{
 			placed}},

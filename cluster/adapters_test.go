@@ -17,15 +17,19 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"atoll.dev/adapters"
+	"atoll.dev/api/fleet"
+	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 )
 
 // otherWords are the words of task files that are neither condition types nor
-// reasons of reports: statuses, conditions of HyperShift, and the reasons and
-// kinds of the example adapters.
+// reasons of reports: statuses, conditions of HyperShift, the steps and phases of
+// moves, and the reasons and kinds of the example adapters.
 var otherWords = []string{
 	"True", "False", "PUT", "Ready", "Issued", "Lost", "Degraded", "Progressing", "KubeAPIServerAvailable",
 	"ValidReleaseImage", "ValidConfiguration",
+	string(hypershift.MoveWithdrawn), string(hypershift.MoveFailed), string(fleet.Arrived), string(fleet.Stayed),
+	string(fleet.Removed), string(fleet.Cancel), string(fleet.Removing), string(fleet.Ending),
 }
 
 // exampleAdapters are files to copy from; no Go code reads their reports.

@@ -143,12 +143,15 @@ type PlacementData struct {
 	ManagementCluster ManagementCluster `json:"management_cluster"` // "" before the placement
 	Why               string            `json:"why"`                // the cluster waits, in words for its owner
 	DecidedTime       string            `json:"decided_time"`       // RFC 3339
+	Move              json.RawMessage   `json:"move"`               // as fleet's Placement has it
 }
 
 // PullSecretData is the data of a report of AdapterPullSecret.
 type PullSecretData struct {
 	TargetCluster ManagementCluster `json:"target_cluster"`
 	Secret        string            `json:"secret"` // its name, once it is there
+	// PreviousCluster still has objects of it, after a move; "" when none has.
+	PreviousCluster ManagementCluster `json:"previous_cluster"`
 }
 
 // HostedClusterData is the data of a report of AdapterHostedCluster. A member is empty
@@ -159,8 +162,10 @@ type HostedClusterData struct {
 	HostedCluster string            `json:"hosted_cluster"`
 	ServerName    string            `json:"server_name"`
 	Endpoint      Endpoint          `json:"endpoint"`
-	Version       string            `json:"version"` // of Kubernetes, with which the control plane was ready last
-	Power         string            `json:"power"`   // Awake, Asleep or Waking
+	Version       string            `json:"version"`     // of Kubernetes, with which the control plane was ready last
+	Power         string            `json:"power"`       // Awake, Asleep or Waking
+	Move          json.RawMessage   `json:"move"`        // as fleet's Placement has it
+	MoveStatus    json.RawMessage   `json:"move_status"` // of the management cluster that the placement names
 	Degraded      string            `json:"degraded"`
 	Progressing   string            `json:"progressing"`
 	Stages        StageTimes        `json:"stages"`
@@ -218,6 +223,8 @@ type NodePoolData struct {
 	Replicas      int               `json:"replicas"` // nodes that are Ready
 	Version       string            `json:"version"`
 	Conditions    json.RawMessage   `json:"conditions"` // of the NodePool, as hosting or HyperShift wrote them
+	// PreviousCluster still has objects of it, after a move; "" when none has.
+	PreviousCluster ManagementCluster `json:"previous_cluster"`
 }
 
 // CredentialData is the data of a report of AdapterCredential.
@@ -228,6 +235,8 @@ type CredentialData struct {
 	Server        string            `json:"server"`      // URL
 	TLSServerName string            `json:"tls_server_name"`
 	ExpiresAt     string            `json:"expires_at"` // RFC 3339
+	// PreviousCluster still has objects of it, after a move; "" when none has.
+	PreviousCluster ManagementCluster `json:"previous_cluster"`
 }
 
 // Reports are the reports of adapters on one resource.

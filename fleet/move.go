@@ -42,9 +42,29 @@ func (m *moveState) isOver() bool {
 	return m == nil || m.Phase == api.Moved || m.Phase == api.Canceled
 }
 
+// Orders of the two sides of a move, as hosting reads them.
+const (
+	roleLeaves  = "leaves"
+	roleArrives = "arrives"
+)
+
+// wire returns the move as services of the region read it, with what the adapter of HostedClusters orders on each side.
 func (m *moveState) wire() *api.Move {
-	return &api.Move{ID: m.ID, From: string(m.From), To: string(m.To), Phase: m.Phase, StartedTime: m.StartedTime,
-		ChangedTime: m.ChangedTime, Message: m.Message}
+	w := &api.Move{ID: m.ID, From: string(m.From), To: string(m.To), Phase: m.Phase, StartedTime: m.StartedTime,
+		ChangedTime: m.ChangedTime, Message: m.Message, At: string(m.From), Other: string(m.To), OtherRole: roleArrives}
+	switch m.Phase {
+	case api.Moving, api.Canceling:
+		w.Role = roleLeaves
+	case api.Forwarding, api.Ending:
+		w.Role = roleArrives
+		fallthrough
+	case api.Moved:
+		w.At, w.Other, w.OtherRole = w.To, w.From, roleLeaves
+	}
+	if m.isOver() {
+		w.Other = ""
+	}
+	return w
 }
 
 // begin returns the placement with a move to a target, on which the caller reserves the room.

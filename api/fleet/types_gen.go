@@ -190,8 +190,12 @@ type Decision struct {
 // ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
-// Move The last move of a cluster.
+// Move The last move of a cluster. `at` and what follows say what the adapter hosted-cluster orders: the plane is at `at`, with
+// the order `role`, and the other side at `other`, with the order `other_role`.
 type Move struct {
+	// At The management cluster of the placement.
+	At string `json:"at"`
+
 	// ChangedTime When the phase began.
 	ChangedTime time.Time `json:"changed_time"`
 
@@ -202,10 +206,19 @@ type Move struct {
 	// Message Why the source keeps the plane.
 	Message string `json:"message,omitempty"`
 
+	// Other The other side; "" when the move is over.
+	Other string `json:"other"`
+
+	// OtherRole leaves or arrives
+	OtherRole string `json:"other_role"`
+
 	// Phase Moving and Canceling: the source runs the plane, or it is on its way. Removing: the source keeps the plane, and the
 	// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Ending: the
 	// source's objects are deleted. Moved and Canceled: the move is over.
-	Phase       MovePhase `json:"phase"`
+	Phase MovePhase `json:"phase"`
+
+	// Role leaves, arrives, or "" for no order
+	Role        string    `json:"role"`
 	StartedTime time.Time `json:"started_time"`
 
 	// To The target's name.

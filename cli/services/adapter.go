@@ -216,7 +216,7 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 
 // loadBundled reads one of the adapters that this program contains.
 func (f *adapterFlags) loadBundled(name string, changed func(string) bool) (pair adapterPair, err error) {
-	read := func(file string) ([]byte, error) { return adapters.Files.ReadFile(path.Join(name, file)) }
+	read := adapters.Reader(name)
 	config, err := read("config.yaml")
 	if err != nil {
 		return pair, fmt.Errorf("--bundled %s: there is no such adapter: %w", name, err)

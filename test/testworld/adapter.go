@@ -18,8 +18,10 @@ import (
 
 // AdapterOptions select the adapter that StartAdapter starts.
 type AdapterOptions struct {
-	Config, Task []byte            // the content of its two files
-	Transport    adapter.Transport // default: the one that Config asks for
+	Config, Task []byte // the content of its two files
+	// Read reads the files that Task names; default os.ReadFile.
+	Read      func(file string) ([]byte, error)
+	Transport adapter.Transport // default: the one that Config asks for
 }
 
 // BundledAdapter returns the options of an adapter of Atoll, by its directory in package adapters.
@@ -31,6 +33,7 @@ func (w *World) BundledAdapter(name string) (o AdapterOptions) {
 			w.T.Fatal(err)
 		}
 	}
+	o.Read = adapters.Reader(name)
 	return o
 }
 
@@ -41,7 +44,10 @@ func (w *World) StartAdapter(o AdapterOptions) {
 	if err != nil {
 		w.T.Fatal(err)
 	}
-	task, err := adapter.ParseTask("task.yaml", o.Task, os.ReadFile)
+	if o.Read == nil {
+		o.Read = os.ReadFile
+	}
+	task, err := adapter.ParseTask("task.yaml", o.Task, o.Read)
 	if err != nil {
 		w.T.Fatal(err)
 	}
