@@ -24,7 +24,7 @@ import (
 
 // Cluster returns the commands below "atoll cluster" that operators use.
 func Cluster(session *terminal.Session) []*cobra.Command {
-	return []*cobra.Command{clusterTrace(session)}
+	return []*cobra.Command{clusterTrace(session), clusterMove(session)}
 }
 
 // traceHistory is how many records of a cluster's history a trace reads, the latest.

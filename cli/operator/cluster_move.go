@@ -1,0 +1,126 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/fleet"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pause"
+)
+
+// moveFlags are the flags of "atoll cluster move".
+type moveFlags struct {
+	to             string
+	cancel, finish bool
+}
+
+func clusterMove(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "move NAME | ID",
+		Short: "Move a cluster's control plane to another management cluster",
+		Long: `Moves the control plane of a cluster to another management cluster that has the same store of
+backups. Without --to the region chooses it as for a new cluster. Its room is reserved at once;
+that on the source is free when the control plane has arrived. No write that was acknowledged
+is lost; the API does not answer for some seconds.
+
+The source then forwards the connections of old kubeconfigs, for 7 days by default; --finish
+ends that now. --cancel keeps the control plane on the source, unless the target has it
+already: then the move goes on, and the phase is Forwarding.`,
+		Example: `  atoll cluster move demo --wait
+  atoll cluster move demo --to edge-7
+  atoll cluster move demo --cancel --wait
+  atoll cluster move demo --finish`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := &moveFlags{}
+	cmd.Flags().StringVar(&f.to, "to", "", "the management cluster; default: the region chooses it")
+	cmd.Flags().BoolVar(&f.cancel, "cancel", false, "cancel the move of the cluster")
+	cmd.Flags().BoolVar(&f.finish, "finish", false, "delete what is left on the source; old kubeconfigs end")
+	cmd.MarkFlagsMutuallyExclusive("to", "cancel", "finish")
+	wait := terminal.AddWaitFlags(cmd, "moved")
+	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
+			r, err := l.findTraced(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			o := fleet.MoveOrder{Step: fleet.Start, To: f.to}
+			switch {
+			case f.cancel:
+				o.Step = fleet.Cancel
+			case f.finish:
+				o.Step = fleet.Finish
+			}
+			p, err := l.Move(ctx, cluster.ID(r.ID), o)
+			if err != nil {
+				return err
+			}
+			if wait.Wait {
+				if p, err = awaitMove(ctx, l, p, o.Step, wait.Timeout, out.Progress(session)); err != nil {
+					return err
+				}
+			}
+			return out.Print(session.Out, p, func(w io.Writer) {
+				fmt.Fprintf(w, "the move of %s from %s to %s is %s\n", r.Name, p.Move.From, p.Move.To, p.Move.Phase)
+			})
+		})
+	}
+	return cmd
+}
+
+// errCanceled is the error of a wait for a move that did not take place.
+var errCanceled = errors.New("the control plane stays on its management cluster")
+
+// hasEnded reports whether a step of a move has come to its end, and the error of a move that did not take place.
+func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
+	switch m.Phase {
+	case fleet.Forwarding:
+		return step != fleet.Finish, nil
+	case fleet.Moved:
+		return true, nil
+	case fleet.Canceled:
+		if step == fleet.Cancel {
+			return true, nil
+		}
+		return true, fmt.Errorf("move %s was canceled: %w: %s", m.ID, errCanceled, m.Message)
+	}
+	return false, nil
+}
+
+// awaitMove reads a placement each second until a step of its move has ended, and prints each new phase.
+func awaitMove(ctx context.Context, l *clmConnection, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
+	progress io.Writer) (fleet.Placement, error) {
+	id, phase := p.Move.ID, fleet.MovePhase("")
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
+		fmt.Errorf("the move has not ended within %s; it goes on, and the command can be repeated with --cancel", timeout))
+	defer cancel()
+	for {
+		if p.Move.Phase != phase {
+			phase = p.Move.Phase
+			fmt.Fprintf(progress, "%s: from %s to %s\n", phase, p.Move.From, p.Move.To)
+		}
+		if isOver, err := hasEnded(*p.Move, step); isOver || err != nil {
+			return p, err
+		}
+		pause.For(ctx, time.Second)
+		if ctx.Err() != nil {
+			return p, context.Cause(ctx)
+		}
+		next, err := l.Placement(ctx, cluster.ID(p.ClusterID))
+		if err != nil {
+			return p, err
+		}
+		if next.Move == nil || next.Move.ID != id {
+			return next, fmt.Errorf("the move %s is over, and another one has begun", id)
+		}
+		p = next
+	}
+}
