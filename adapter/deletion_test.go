@@ -186,10 +186,11 @@ resources:
 	}
 }
 
-// A resource whose condition does not hold takes no part in a run: its object is neither found, applied nor deleted, and
-// nothing counts as skipped.
+// A resource whose condition does not hold takes no part in a run: its object is neither found, applied nor deleted,
+// and nothing counts as skipped.
 func TestAResourceTakesPartOnItsCondition(t *testing.T) {
-	task := strings.Replace(waitingTask, "- name: inside\n", "- name: inside\n  when: {expression: 'cluster.generation > 3'}\n", 1)
+	task := strings.Replace(waitingTask, "- name: inside\n",
+		"- name: inside\n  when: {expression: 'cluster.generation > 3'}\n", 1)
 	answer := cluster
 	api := newCLM(t, nil)
 	api.answers["GET "+clusterPath] = func() (int, string) { return 200, answer }

@@ -161,9 +161,10 @@ func moving(name string, resource object, phase, role string, status object, rep
 	}
 	sides := object{}
 	for _, side := range []string{"management-01", "management-02"} {
-		values := object{"generation": 7, "of": "1", "conditions": feedbackConditions(7, "Available", "True", "AsExpected", "")}
-		isOf := status["role"] == "leaves" && side == "management-01" || status["role"] == "arrives" && side == "management-02"
-		if isOf {
+		values := object{"generation": 7, "of": "1",
+			"conditions": feedbackConditions(7, "Available", "True", "AsExpected", "")}
+		if status["role"] == "leaves" && side == "management-01" ||
+			status["role"] == "arrives" && side == "management-02" {
 			values["move"] = status
 		}
 		w := work("work-"+clusterID, "HostedCluster", hc, ns, 1, applied(5), values)
@@ -310,7 +311,8 @@ func situations() []situation {
 			placed, ordered}, answers: object{"GET /clusters/" + clusterID + "/nodepools": 503}},
 
 		moving("begins to move", cluster(1, live), "Moving", "leaves", nil, ""),
-		moving("has arrived", cluster(1, live), "Moving", "leaves", object{"id": "m1", "role": "arrives", "phase": "Arrived"}, ""),
+		moving("has arrived", cluster(1, live), "Moving", "leaves",
+			object{"id": "m1", "role": "arrives", "phase": "Arrived"}, ""),
 		moving("has the status of another move", cluster(1, live), "Moving", "leaves",
 			object{"id": "m0", "role": "arrives", "phase": "Arrived"}, ""),
 		moving("cannot be packed", cluster(1, live), "Moving", "leaves",
@@ -320,8 +322,10 @@ func situations() []situation {
 		moving("does not move", cluster(1, live), "Removing", "", nil, "m1"),
 		moving("forwards", cluster(1, live), "Forwarding", "arrives", nil, ""),
 		moving("forwards no more", cluster(1, live), "Ending", "arrives", nil, ""),
-		without("management-02", moving("has nothing at the target any more", cluster(1, live), "Removing", "", nil, "m1")),
-		without("management-01", moving("has nothing at the source any more", cluster(1, live), "Ending", "arrives", nil, "")),
+		without("management-02",
+			moving("has nothing at the target any more", cluster(1, live), "Removing", "", nil, "m1")),
+		without("management-01",
+			moving("has nothing at the source any more", cluster(1, live), "Ending", "arrives", nil, "")),
 		moving("is deleted while it moves", cluster(2, deleting), "Moving", "leaves", nil, ""),
 		moving("is deleted while it forwards", cluster(2, deleting), "Forwarding", "arrives", nil, ""),
 

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/http"
 	"regexp"
 	"slices"
@@ -19,8 +18,8 @@ import (
 	"atoll.dev/store"
 )
 
-// A move brings a cluster's control plane to another management cluster (decision 168). Until the plane has arrived, the
-// placement reserves room on both.
+// A move brings a cluster's control plane to another management cluster (decision 168). Until the plane has arrived,
+// the placement reserves room on both.
 
 // moveState is a placement's last move.
 type moveState struct {
@@ -48,7 +47,8 @@ const (
 	roleArrives = "arrives"
 )
 
-// wire returns the move as services of the region read it, with what the adapter of HostedClusters orders on each side.
+// wire returns the move as services of the region read it, with what the adapter of HostedClusters orders on each
+// side.
 func (m *moveState) wire() *api.Move {
 	w := &api.Move{ID: m.ID, From: string(m.From), To: string(m.To), Phase: m.Phase, StartedTime: m.StartedTime,
 		ChangedTime: m.ChangedTime, Message: m.Message, At: string(m.From), Other: string(m.To), OtherRole: roleArrives}
@@ -75,9 +75,10 @@ func (p placement) begin(id string, to ManagementCluster, now time.Time) placeme
 }
 
 // advance returns the placement after a step of its move other than Start, and the management cluster whose room the
-// step frees, "" for none. A step that the move has made before, and a report on another move, change nothing. The error
-// has status 409 for an operator's step that is not possible.
-func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, frees cluster.ManagementClusterID, err error) {
+// step frees, "" for none. A step that the move has made before, and a report on another move, change nothing. The
+// error has status 409 for an operator's step that is not possible.
+func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, frees cluster.ManagementClusterID,
+	err error) {
 	isReport := o.Step == api.Arrived || o.Step == api.Stayed || o.Step == api.Removed
 	if p.Move == nil || o.ID != "" && o.ID != p.Move.ID {
 		if isReport {
@@ -293,9 +294,10 @@ func (f *Fleet) chooseTarget(ctx context.Context, owner store.Document, p placem
 	if err != nil {
 		return target, demand, err
 	}
-	others := slices.DeleteFunc(slices.Clone(hosts), func(m ManagementCluster) bool { return m.ID == p.ManagementClusterID })
+	isSource := func(m ManagementCluster) bool { return m.ID == p.ManagementClusterID }
+	others := slices.DeleteFunc(slices.Clone(hosts), isSource)
 	for _, m := range hosts {
-		if m.ID == p.ManagementClusterID && (m.State == api.Lost || m.State == api.Unheard) {
+		if isSource(m) && (m.State == api.Lost || m.State == api.Unheard) {
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
 				"%s is lost, and sends no plane; recover the cluster from its backup", m.Name)
 		}
@@ -368,45 +370,4 @@ func (f *Fleet) applyPlacement(d store.Document, err error) (store.Document, err
 		f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) })
 	}
 	return d, err
-}
-
-const (
-	// forwardFor is how long the source of a move forwards connections.
-	forwardFor = 7 * 24 * time.Hour
-	// checkForwardingEvery is how often fleet looks for sources that have forwarded for so long.
-	checkForwardingEvery = time.Minute
-)
-
-// watchForwarding finishes the moves whose sources have forwarded for ForwardFor, until ctx ends.
-func (f *Fleet) watchForwarding(ctx context.Context) {
-	tick := time.NewTicker(checkForwardingEvery)
-	defer tick.Stop()
-	for {
-		f.finishForwarding(ctx, time.Now())
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-	}
-}
-
-// finishForwarding finishes the moves whose sources have forwarded for ForwardFor at now. One that fails is tried again
-// in the next pass, and does not stop the others.
-func (f *Fleet) finishForwarding(ctx context.Context, now time.Time) {
-	var due []cluster.ID
-	f.shared.use(func(b *inventory) {
-		for id, since := range b.forwarding {
-			if now.Sub(since) >= f.opts.ForwardFor {
-				due = append(due, clusterOf(id))
-			}
-		}
-	})
-	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
-	for _, id := range due {
-		if _, err := f.advanceMove(ctx, id, api.MoveOrder{Step: api.Finish}); err != nil && ctx.Err() == nil {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet cannot finish a move; it tries again",
-				slog.String("cluster", string(id)), slog.Any("error", err))
-		}
-	}
 }

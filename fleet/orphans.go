@@ -160,10 +160,8 @@ func (f *Fleet) listWorksOf(ctx context.Context, o orphanedPlacement,
 	if err != nil {
 		return nil, err
 	}
-	for _, mc := range []cluster.ManagementCluster{o.mc, o.second} {
-		if mc == "" {
-			continue
-		}
+	mcs := []cluster.ManagementCluster{o.mc, o.second}
+	for _, mc := range slices.DeleteFunc(mcs, func(mc cluster.ManagementCluster) bool { return mc == "" }) {
 		held, read := unknown[mc]
 		if !read {
 			if held, err = f.opts.Works.Unknown(ctx, mc); err != nil {
