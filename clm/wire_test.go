@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/cluster"
 	api "atoll.dev/api/clm"
 	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
 

@@ -172,7 +172,6 @@ func (h *handlers) move(w http.ResponseWriter, r *http.Request) error {
 // startMove reserves room for a placed cluster on another management cluster and starts its move there, in one
 // transaction. It chooses again when others took the room. The same order returns the placement unchanged.
 func (f *Fleet) startMove(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, err error) {
-
 	if o.ID == "" {
 		o.ID = uuid.NewString()
 	}
