@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 )
 
@@ -40,8 +41,8 @@ func Preflight(programs string) []Missing {
 	}
 	missing = append(missing, missingCgroups()...)
 	if err := tryNamespaces(); err != nil {
-		add("namespaces or overlayfs", err.Error(),
-			"the kernel needs both, and a container around this process must permit them")
+		add("namespaces, overlayfs or BPF", err.Error(),
+			"the kernel needs all three, and a container around this process must permit them")
 	}
 	return missing
 }
@@ -73,7 +74,7 @@ func missingCgroups() []Missing {
 	return missing
 }
 
-// tryNamespaces makes the namespaces of a node and an overlay in memory, in a thread that ends.
+// tryNamespaces makes the namespaces of a node, an overlay in memory and a closed bridge, in a thread that ends.
 func tryNamespaces() error {
 	result := make(chan error)
 	go func() {
@@ -98,10 +99,22 @@ func tryNamespaces() error {
 				"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work"); err != nil {
 				return fmt.Errorf("mounting an overlay: %w", err)
 			}
-			return nil
+			return tryBridge()
 		}()
 	}()
 	return <-result
+}
+
+// tryBridge makes a bridge that is closed to its machine. The bridge ends with the network namespace of the thread.
+func tryBridge() error {
+	bridge := &netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "preflight"}}
+	if err := netlink.LinkAdd(bridge); err != nil {
+		return fmt.Errorf("making a bridge: %w", err)
+	}
+	if err := closeBridge(bridge); err != nil {
+		return fmt.Errorf("closing a bridge to its machine: %w", err)
+	}
+	return nil
 }
 
 // findProgram returns the path of a program, which it searches for in the PATH of a node's programs.
