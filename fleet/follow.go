@@ -306,12 +306,22 @@ func writeRequest(ctx context.Context, tx *store.Tx, w entryWithID, now time.Tim
 	if err != nil {
 		return err
 	}
-	spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(kindCluster), ID: string(w.cluster), Reason: reason,
+	return requestWork(ctx, tx, owner, w, now, reason)
+}
+
+// requestWork writes the request for a document of the lifecycle manager, because of a change of a placement.
+func requestWork(ctx context.Context, tx *store.Tx, d store.Document, because entryWithID, now time.Time,
+	reason string) error {
+	spec, err := json.Marshal(clm.ReconcileRequest{Kind: string(d.Kind), ID: d.ID, Reason: reason,
 		RequestedTime: now.UTC().Truncate(time.Microsecond)})
 	if err != nil {
 		return err
 	}
-	id := uuid.NewSHA1(requestNamespace, fmt.Appendf(nil, "%s/%d/%d/%s", w.id, w.version, now.Unix(), reason)).String()
+	name := fmt.Appendf(nil, "%s/%d/%d/%s", because.id, because.version, now.Unix(), reason)
+	if d.Kind != kindCluster {
+		name = fmt.Appendf(name, "/%s/%s", d.Kind, d.ID)
+	}
+	id := uuid.NewSHA1(requestNamespace, name).String()
 	_, err = tx.Create(ctx, store.Document{Kind: kindRequest, ID: id, Spec: spec})
 	if errors.Is(err, store.ErrExists) {
 		return nil
@@ -323,7 +333,7 @@ func writeRequest(ctx context.Context, tx *store.Tx, w entryWithID, now time.Tim
 	if err != nil {
 		return err
 	}
-	return tx.Record(ctx, "reconcile", kindCluster, string(w.cluster), owner.Scope, note)
+	return tx.Record(ctx, "reconcile", d.Kind, d.ID, d.Scope, note)
 }
 
 func (f *Fleet) setGauges() {

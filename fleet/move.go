@@ -338,6 +338,9 @@ func (f *Fleet) advanceMove(ctx context.Context, id cluster.ID, o api.MoveOrder)
 	return f.applyPlacement(d, err)
 }
 
+// followingKinds are the kinds of a cluster's parts that go where its control plane has gone.
+var followingKinds = []store.Kind{"NodePool", "Credential"}
+
 // actionMove is the action of a move's steps in the history of a cluster.
 const actionMove = "move"
 
@@ -360,7 +363,22 @@ func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step a
 		return d, err
 	}
 	e := entryWithID{d.ID, placementEntry{version: d.Version, cluster: p.ClusterID, mc: p.ManagementClusterID}}
-	return d, writeRequest(ctx, tx, e, now, fmt.Sprintf("the move of the control plane is %s", p.Move.Phase))
+	reason := fmt.Sprintf("the move of the control plane is %s", p.Move.Phase)
+	if err := writeRequest(ctx, tx, e, now, reason); err != nil || step != api.Arrived {
+		return d, err
+	}
+	for _, kind := range followingKinds {
+		parts, err := tx.ListScope(ctx, kind, string(p.ClusterID))
+		if err != nil {
+			return d, err
+		}
+		for _, part := range parts {
+			if err := requestWork(ctx, tx, part, e, now, reason); err != nil {
+				return d, err
+			}
+		}
+	}
+	return d, nil
 }
 
 // applyPlacement applies the document of a transaction that succeeded to the inventory.

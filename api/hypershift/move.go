@@ -42,3 +42,9 @@ type MoveStatus struct {
 	Phase   MovePhase `json:"phase"`
 	Message string    `json:"message"`
 }
+
+// HasLeft reports whether the plane of the HostedCluster has left for another management cluster. What this one still
+// has of the cluster is not in the plane any more.
+func (s HostedClusterStatus) HasLeft() bool {
+	return s.Move != nil && s.Move.Role == MoveLeaves && s.Move.Phase == MoveLeft
+}

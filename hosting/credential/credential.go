@@ -218,11 +218,15 @@ func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, 
 }
 
 // revoke removes the binding of a Credential that is being deleted, and then the
-// Credential's finalizer. A cluster that is being deleted needs no revocation.
+// Credential's finalizer. A cluster that is being deleted needs no revocation. A plane that
+// has left for another management cluster has the Credential there, and stays as it is.
 func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
 	hc *hypershift.HostedCluster, now time.Time) error {
 	if !isHeld(object) {
 		return nil
+	}
+	if hc != nil && hc.Status.HasLeft() {
+		return i.release(ctx, object)
 	}
 	// The expiration is set with the first certificate and never removed.
 	valid := c.Status.ExpirationTimestamp != nil && now.Before(c.Status.ExpirationTimestamp.Time)

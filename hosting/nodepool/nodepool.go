@@ -242,9 +242,10 @@ func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstru
 		k.o.Machines.Sleep(poolOf(pool))
 	}
 	switch {
-	case deleting && (hc == nil || !serves && (asleep || patience <= 0)):
-		// The plane's data is deleted with the cluster. The nodes of a plane that sleeps,
-		// or does not come, are removed by the record when it serves again.
+	case deleting && (hc == nil || hc.Status.HasLeft() || !serves && (asleep || patience <= 0)):
+		// The plane's data is deleted with the cluster, or another management cluster has it.
+		// The nodes of a plane that sleeps, or does not come, are removed by the record when
+		// it serves again.
 		return 0, k.finishDeletion(ctx, object)
 	case deleting && !hasFinalizer(object):
 		return 0, nil
