@@ -61,7 +61,8 @@ func mcStateCommand(session *terminal.Session, verb string,
 	}[verb]
 	long := short + "."
 	if verb == "drain" {
-		long += "\nThe command moves no cluster: the clusters stay there until somebody moves (atoll cluster move) or deletes them."
+		long += "\nThe command moves no cluster: the clusters stay there until somebody moves (atoll cluster move) or\n" +
+			"deletes them."
 	}
 	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1),
 		Example: "  atoll mc " + verb + " edge-7"}
