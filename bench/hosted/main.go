@@ -5,7 +5,7 @@
 //
 //	atoll up --detach && eval "$(atoll env)" && go run ./bench/hosted
 //	go run ./bench/hosted -only density -density 40 -keep 10m
-//	go run ./bench/hosted -only restore,writes            # in a region of atoll up --backups
+//	go run ./bench/hosted -only restore                   # in a region of atoll up --backups
 //
 // It prints JSON lines, deletes the clusters that it made, and fails when a
 // cluster does not come, does not answer, or leaves something behind.
@@ -38,16 +38,14 @@ type options struct {
 	Abreast  int
 	Keep     time.Duration
 	Data     int
-	Rate     int
-	For      time.Duration
 	Home     string
 	Atoll    string
 	Seed     uint64
 }
 
-// parts are what can be measured, in the order in which it is. The last three are only run when -only names them:
+// parts are what can be measured, in the order in which it is. The last two are only run when -only names them:
 // density takes a quarter of an hour and most of the memory, and restore needs a region with backups.
-var parts = []string{"create", "credentials", "idle", "hibernate", "burst", "density", "restore", "writes"}
+var parts = []string{"create", "credentials", "idle", "hibernate", "burst", "density", "restore"}
 
 func main() {
 	var o options
@@ -57,13 +55,11 @@ func main() {
 	flag.IntVar(&o.Burst, "burst", 10, "burst: clusters at once; then they are deleted at once")
 	flag.IntVar(&o.Samples, "samples", 30, "credentials: how many")
 	flag.IntVar(&o.Wakes, "wakes", 5, "hibernate: how often it is woken")
-	flag.DurationVar(&o.Settle, "settle", time.Minute, "idle, writes: how long a plane is left alone before")
+	flag.DurationVar(&o.Settle, "settle", time.Minute, "idle: how long a plane is left alone before it is looked at")
 	flag.IntVar(&o.Density, "density", 40, "density: clusters with two nodes each")
 	flag.IntVar(&o.Abreast, "abreast", 4, "density: clusters that are made at once")
 	flag.DurationVar(&o.Keep, "keep", 10*time.Minute, "density: how long they are kept")
 	flag.IntVar(&o.Data, "data", 100, "restore: MiB that the cluster stores")
-	flag.IntVar(&o.Rate, "rate", 20, "writes: how many a second")
-	flag.DurationVar(&o.For, "for", time.Minute, "writes: for how long")
 	flag.StringVar(&o.Home, "home", os.Getenv("ATOLL_HOME"),
 		"the region's home, for its management clusters' namespaces and data")
 	flag.StringVar(&o.Atoll, "atoll", "bin/atoll", "the program")
@@ -100,7 +96,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	measure := map[string]func(context.Context) error{
 		"create": b.create, "credentials": b.credentials, "idle": b.idle, "hibernate": b.hibernate, "burst": b.burst,
-		"density": b.density, "restore": b.restore, "writes": b.writes,
+		"density": b.density, "restore": b.restore,
 	}
 	for _, part := range parts {
 		if slices.Contains(strings.Split(o.Only, ","), part) {

@@ -10,13 +10,10 @@ import (
 	"io"
 	"math/rand/v2"
 	"net/http"
-	"os"
-	"path/filepath"
 	"strconv"
 	"time"
 
 	"atoll.dev/api/platform"
-	"atoll.dev/bench/report"
 	"atoll.dev/cluster"
 )
 
@@ -24,8 +21,6 @@ const (
 	configMaps = "/api/v1/namespaces/default/configmaps"
 	// fillSize is the size of the ConfigMaps that fill a plane, in bytes. Kubernetes permits 1 MiB.
 	fillSize = 512 << 10
-	// writeSize is the size of the ConfigMaps of part "writes", in bytes.
-	writeSize = 1 << 10
 )
 
 // configMap returns a ConfigMap with so many bytes that cannot be compressed much.
@@ -178,87 +173,4 @@ func (h *hosted) awaitRestored(ctx context.Context, begun time.Time) (time.Durat
 		case <-time.After(20 * time.Millisecond):
 		}
 	}
-}
-
-// writes measures what a plane and hosting take while a customer writes at a steady rate. Run it in a region with
-// backups and in one without: the difference is what the backup costs.
-func (b *bench) writes(ctx context.Context) error {
-	if b.o.Home == "" {
-		return errors.New("-home is missing: hosting is found by it")
-	}
-	h, err := b.makeCluster(ctx, 0)
-	if err != nil {
-		return err
-	}
-	before, err := b.after(ctx, b.o.Settle, h.id)
-	if err != nil {
-		return err
-	}
-	hostingBefore, err := b.costOfHosting()
-	if err != nil {
-		return err
-	}
-	rng, begun := b.random(), time.Now()
-	var took []time.Duration
-	tick := time.NewTicker(time.Second / time.Duration(b.o.Rate))
-	defer tick.Stop()
-	for i := 0; time.Since(begun) < b.o.For; i++ {
-		start := time.Now()
-		name := fmt.Sprintf("write-%d", i)
-		if err := h.send(ctx, http.MethodPost, configMaps, configMap(rng, name, writeSize), http.StatusCreated); err != nil {
-			return err
-		}
-		took = append(took, time.Since(start))
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-tick.C:
-		}
-	}
-	now, err := costOf(h.id)
-	if err != nil {
-		return err
-	}
-	hostingNow, err := b.costOfHosting()
-	if err != nil {
-		return err
-	}
-	figures := map[string]any{
-		"writes": len(took), "plane_cpu_ms": (now.cpu - before.cpu).Milliseconds(), "plane_rss_mib": now.rss / mib,
-		"hosting_cpu_ms": (hostingNow.cpu - hostingBefore.cpu).Milliseconds(), "hosting_rss_mib": hostingNow.rss / mib,
-	}
-	report.Percentiles(figures, "write", took)
-	if err := b.report("writes", map[string]any{"rate": b.o.Rate, "for_s": b.o.For.Seconds()}, figures); err != nil {
-		return err
-	}
-	_, err = b.remove(ctx, h)
-	return err
-}
-
-// costOfHosting returns what the home's hosting processes take.
-func (b *bench) costOfHosting() (all cost, err error) {
-	lines, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
-		return all, err
-	}
-	for _, path := range lines {
-		line, err := os.ReadFile(path)
-		args := bytes.Split(line, []byte{0})
-		if err != nil || len(args) < 2 || string(args[1]) != "hosting" || !bytes.Contains(line, []byte(b.o.Home)) {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			return all, err
-		}
-		one, err := costOfProcess(pid)
-		if err != nil {
-			return all, err
-		}
-		all = all.plus(one)
-	}
-	if all.processes == 0 {
-		return all, fmt.Errorf("no process of hosting names the home %s", b.o.Home)
-	}
-	return all, nil
 }
