@@ -35,6 +35,7 @@ func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]stri
 	m.Handle("POST "+clustersPath+"/{id}/placement/move", h.move)
 	m.Handle("GET "+fleetPath+"/orphans", h.listOrphans)
 	m.Handle("DELETE "+fleetPath+"/orphans/{id}", h.endOrphan)
+	m.Handle("GET "+fleetPath+"/placements", h.listPlacements)
 	m.Handle("GET "+fleetPath+"/usage", h.listUsage)
 	m.Handle("GET "+fleetPath+"/{id}/usage", h.getUsage)
 }
@@ -194,6 +195,29 @@ func (h *handlers) endOrphan(w http.ResponseWriter, r *http.Request) error {
 	}
 	w.WriteHeader(http.StatusAccepted)
 	return nil
+}
+
+// listPlacements answers from memory, which follows the database by some milliseconds.
+func (h *handlers) listPlacements(w http.ResponseWriter, r *http.Request) error {
+	if err := h.requireRegionCaller(r.Context()); err != nil {
+		return err
+	}
+	name := cluster.ManagementCluster(r.URL.Query().Get("management_cluster"))
+	list := api.PlacedClusters{Items: []string{}}
+	found := false
+	h.f.shared.use(func(b *inventory) {
+		var ids []cluster.ID
+		if ids, found = b.placedOn(name); found {
+			for _, id := range ids {
+				list.Items = append(list.Items, string(id))
+			}
+		}
+	})
+	if !found {
+		return rest.Errorf(http.StatusNotFound, codeNotFound, "there is no management cluster %q",
+			rest.Shorten(string(name), 100))
+	}
+	return rest.WriteJSON(w, http.StatusOK, list)
 }
 
 func (h *handlers) listUsage(w http.ResponseWriter, r *http.Request) error {

@@ -270,6 +270,27 @@ func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
 	return all
 }
 
+// placedOn returns the clusters whose planes run on a management cluster, in the order of their ids; false when no
+// management cluster has the name.
+func (inv *inventory) placedOn(name cluster.ManagementCluster) (ids []cluster.ID, found bool) {
+	var mc cluster.ManagementClusterID
+	for id, m := range inv.mcs {
+		if !m.removed && m.m.Name == name {
+			mc, found = id, true
+		}
+	}
+	if !found {
+		return nil, false
+	}
+	for _, e := range inv.entries {
+		if e.mc == mc && !e.removed && e.orphanedAt.IsZero() {
+			ids = append(ids, e.cluster)
+		}
+	}
+	slices.Sort(ids)
+	return ids, true
+}
+
 // isConnected reports whether the agent of a management cluster is connected at now.
 func (inv *inventory) isConnected(mc cluster.ManagementClusterID, now time.Time) bool {
 	m, known := inv.mcs[mc]

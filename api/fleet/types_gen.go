@@ -297,6 +297,11 @@ type OrphanList struct {
 	Items []Orphan `json:"items"`
 }
 
+// PlacedClusters defines model for PlacedClusters.
+type PlacedClusters struct {
+	Items []string `json:"items"`
+}
+
 // Placement defines model for Placement.
 type Placement struct {
 	ClusterID   string    `json:"cluster_id"`
@@ -395,6 +400,12 @@ type EndOrphanParams struct {
 
 	// ManagementCluster where it is, by name
 	ManagementCluster *string `form:"management_cluster,omitempty" json:"management_cluster,omitempty"`
+}
+
+// ListPlacementsParams defines parameters for ListPlacements.
+type ListPlacementsParams struct {
+	// ManagementCluster its name
+	ManagementCluster string `form:"management_cluster" json:"management_cluster"`
 }
 
 // PlaceJSONRequestBody defines body for Place for application/json ContentType.

@@ -96,7 +96,7 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 }
 
 // awaitMove reads a placement each second until a step of its move has ended, and prints each new phase.
-func awaitMove(ctx context.Context, l *clmConnection, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
+func awaitMove(ctx context.Context, l moving, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
 	progress io.Writer) (fleet.Placement, error) {
 	id, phase := p.Move.ID, fleet.MovePhase("")
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,

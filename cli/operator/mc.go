@@ -19,8 +19,7 @@ func ManagementCluster(session *terminal.Session) *cobra.Command {
 		mcDelete(session),
 		mcStateCommand(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcStateCommand(session, "uncordon",
 			platform.ManagementClusterUpdateStateReady),
-		mcStateCommand(session, "drain", platform.ManagementClusterUpdateStateDraining), mcKubeconfig(session), mcBootstrap(
-			session),
+		mcDrain(session), mcKubeconfig(session), mcBootstrap(session),
 		mcJoinToken(session), mcRevoke(session), mcAllow(session))
 	return cmd
 }

@@ -57,14 +57,8 @@ func mcStateCommand(session *terminal.Session, verb string,
 	short := map[string]string{
 		"cordon":   "Place no more clusters on a management cluster; its clusters stay",
 		"uncordon": "Place clusters on a management cluster again",
-		"drain":    "Place no more clusters on a management cluster, and mark it for emptying",
 	}[verb]
-	long := short + "."
-	if verb == "drain" {
-		long += "\nThe command moves no cluster: the clusters stay there until somebody moves (atoll cluster move) or\n" +
-			"deletes them."
-	}
-	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: long, Args: cobra.ExactArgs(1),
+	cmd := &cobra.Command{Use: verb + " NAME", Short: short, Long: short + ".", Args: cobra.ExactArgs(1),
 		Example: "  atoll mc " + verb + " edge-7"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -53,6 +53,18 @@ func (c *Client) Move(ctx context.Context, cluster cluster.ID, o fleet.MoveOrder
 		"move"), Body: body, Header: http.Header{"Content-Type": {"application/json"}}}, &p)
 }
 
+// PlacedOn returns the ids of the clusters whose planes run on a management cluster, in order.
+func (c *Client) PlacedOn(ctx context.Context, managementCluster cluster.ManagementCluster) (ids []cluster.ID,
+	err error) {
+	var list fleet.PlacedClusters
+	err = c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("placements"),
+		Query: url.Values{"management_cluster": {string(managementCluster)}}}, &list)
+	for _, id := range list.Items {
+		ids = append(ids, cluster.ID(id))
+	}
+	return ids, err
+}
+
 // Release ends the reservation of a cluster's placement, if there is one. The error has status 409 while a placed
 // cluster is not being deleted, and for a cluster that an operator has removed by force: see ReleaseByForce.
 func (c *Client) Release(ctx context.Context, cluster cluster.ID) error {

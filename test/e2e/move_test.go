@@ -16,7 +16,8 @@ import (
 )
 
 // An operator moves a customer's cluster to another management cluster. What was written before is there, the old
-// kubeconfig works until the move is finished, node pools and credentials follow, and nothing stays on the source.
+// kubeconfig works until the move is finished, node pools and credentials follow, and nothing stays on the source. A
+// drain moves it back, and its deletion, while the drained management cluster forwards, leaves nothing on either.
 func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 	r := localtest.New(t, "--backups", "--management-clusters", "2")
 	api, ctx := r.API(), t.Context()
@@ -114,13 +115,27 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 		}
 		return err
 	})
+
+	// A drain moves it back.
+	var drained struct{ Moved, Stayed []json.RawMessage }
+	out := r.Atoll("mc", "drain", moved.To, "--move", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &drained); err != nil || len(drained.Moved) != 1 || len(drained.Stayed) != 0 {
+		t.Errorf("the drain of %s: %s %v", moved.To, out, err)
+	}
+	r.Atoll("mc", "uncordon", moved.To)
+	if _, err := use(later.Kubeconfig, "get", "configmap", "before"); err != nil {
+		t.Errorf("through the router of the drained management cluster: %v", err)
+	}
 	if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 5*time.Minute, func() error {
-		left := r.Kubectl(moved.To, "get", "hostedclusters,nodepools,credentials", "-A", "-o", "name")
+		left := ""
+		for _, management := range []string{moved.From, moved.To} {
+			left += r.Kubectl(management, "get", "hostedclusters,nodepools,credentials", "-A", "-o", "name")
+		}
 		if orphans := r.Atoll("mc", "orphans", "-o", "json"); strings.TrimSpace(orphans) != "[]" || left != "" {
-			return fmt.Errorf("left on the target: %s, orphans %s", left, orphans)
+			return fmt.Errorf("left of the cluster: %s, orphans %s", left, orphans)
 		}
 		return nil
 	})

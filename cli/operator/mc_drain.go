@@ -1,0 +1,196 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/fleet"
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
+)
+
+// drainFlags are the flags of "atoll mc drain".
+type drainFlags struct {
+	move     bool
+	parallel int
+	timeout  time.Duration // of one cluster
+}
+
+func mcDrain(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "drain NAME",
+		Short: "Place no more clusters on a management cluster; with --move, move its clusters to others",
+		Long: `Places no more clusters on a management cluster, and marks it for emptying. With --move the
+command then moves its clusters to others, one after another or --parallel at once, each as
+"atoll cluster move" does. A cluster that cannot move stays, and does not stop the others.
+
+The command can be interrupted and repeated: moves that have begun go on, and it goes on with
+the clusters that are left. "atoll mc uncordon" ends the drain.`,
+		Example: `  atoll mc drain edge-7
+  atoll mc drain edge-7 --move --parallel 4
+  atoll mc uncordon edge-7`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := &drainFlags{}
+	cmd.Flags().BoolVar(&f.move, "move", false, "move the clusters to other management clusters, showing progress")
+	cmd.Flags().IntVar(&f.parallel, "parallel", 1, "with --move: how many clusters move at once")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "with --move: how long to wait for one cluster")
+	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.parallel < 1 {
+			return errors.New("--parallel must be at least 1")
+		}
+		update := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
+		if !f.move {
+			return updateMC(session, cmd.Context(), args[0], update, out)
+		}
+		api, err := session.Client()
+		if err != nil {
+			return err
+		}
+		if _, err := api.UpdateManagementCluster(cmd.Context(), args[0], update); err != nil {
+			return err
+		}
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
+			d := &drain{from: cluster.ManagementCluster(args[0]), flags: f, fleet: l, progress: out.Progress(session)}
+			if err := d.run(ctx); err != nil {
+				return err
+			}
+			if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
+				return err
+			}
+			return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
+		})
+	}
+	return cmd
+}
+
+// moving is the part of the connection to the lifecycle manager that a drain uses.
+type moving interface {
+	PlacedOn(ctx context.Context, managementCluster cluster.ManagementCluster) ([]cluster.ID, error)
+	Move(ctx context.Context, id cluster.ID, o fleet.MoveOrder) (fleet.Placement, error)
+	Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error)
+}
+
+// drain moves all clusters of a management cluster.
+type drain struct {
+	from  cluster.ManagementCluster
+	flags *drainFlags
+	fleet moving
+
+	mu       sync.Mutex
+	progress io.Writer
+	moved    []drained
+	stayed   []drained
+}
+
+// drained is what became of one cluster.
+type drained struct {
+	ClusterID cluster.ID `json:"cluster_id"`
+	To        string     `json:"to,omitempty"`
+	Error     string     `json:"error,omitempty"`
+}
+
+// drainResult is the output of a drain.
+type drainResult struct {
+	ManagementCluster cluster.ManagementCluster `json:"management_cluster"`
+	Moved             []drained                 `json:"moved"`
+	Stayed            []drained                 `json:"stayed"`
+}
+
+// run moves clusters until the management cluster has none but those that cannot move. It lists again after each pass:
+// a cluster may have been placed there while the first pass ran. The error is that of a list, or that ctx has ended.
+func (d *drain) run(ctx context.Context) error {
+	for {
+		ids, err := d.fleet.PlacedOn(ctx, d.from)
+		if err != nil {
+			return err
+		}
+		ids = slices.DeleteFunc(ids, d.hasTried)
+		if len(ids) == 0 {
+			return nil
+		}
+		d.printf("%d clusters are on %s\n", len(ids), d.from)
+		places := make(chan struct{}, d.flags.parallel)
+		var moves sync.WaitGroup
+		for _, id := range ids {
+			select {
+			case places <- struct{}{}:
+			case <-ctx.Done():
+			}
+			if ctx.Err() != nil {
+				break
+			}
+			moves.Go(func() {
+				defer func() { <-places }()
+				d.moveOne(ctx, id)
+			})
+		}
+		moves.Wait()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// hasTried reports whether the drain has moved, or tried to move, a cluster.
+func (d *drain) hasTried(id cluster.ID) bool {
+	is := func(r drained) bool { return r.ClusterID == id }
+	return slices.ContainsFunc(d.moved, is) || slices.ContainsFunc(d.stayed, is)
+}
+
+// moveOne moves a cluster, or waits for the move away that has begun, and records what became of it.
+func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
+	p, err := d.fleet.Placement(ctx, id)
+	if err == nil && !d.isLeaving(p) {
+		p, err = d.fleet.Move(ctx, id, fleet.MoveOrder{Step: fleet.Start})
+	}
+	if err == nil {
+		p, err = awaitMove(ctx, d.fleet, p, fleet.Start, d.flags.timeout, io.Discard)
+	}
+	if ctx.Err() != nil {
+		return // the move goes on, and the next drain waits for it
+	}
+	r := drained{ClusterID: id}
+	if err != nil {
+		r.Error = explainError(err).Error()
+		d.printf("%s stays: %s\n", id, terminal.OneLine(r.Error))
+	} else {
+		r.To = p.Move.To
+		d.printf("%s moved to %s\n", id, r.To)
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if err != nil {
+		d.stayed = append(d.stayed, r)
+	} else {
+		d.moved = append(d.moved, r)
+	}
+}
+
+// isLeaving reports whether a move of the cluster away from the drained management cluster has begun.
+func (d *drain) isLeaving(p fleet.Placement) bool {
+	return p.Move != nil && p.Move.Phase == fleet.Moving && p.Move.From == string(d.from)
+}
+
+func (d *drain) printf(format string, args ...any) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	fmt.Fprintf(d.progress, format, args...)
+}
+
+func (d *drain) result() drainResult {
+	return drainResult{d.from, append([]drained{}, d.moved...), append([]drained{}, d.stayed...)}
+}
+
+func (d *drain) print(w io.Writer) {
+	fmt.Fprintf(w, "%d clusters moved from %s, %d stay\n", len(d.moved), d.from, len(d.stayed))
+}
