@@ -3,6 +3,7 @@ package fleet
 import (
 	"context"
 	"encoding/json"
+	"net/http"
 	"slices"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 	"atoll.dev/internal/rest"
 )
 
@@ -75,6 +78,15 @@ func TestAnswersMatchTheDocument(t *testing.T) {
 		t.Fatalf("%+v, %v", usage, err)
 	}
 	conforms("Usage", b.requestJSON("/managementclusters/"+usage[1].ID+"/usage", "GET"))
+	b.eventually("the list of a management cluster has its cluster, and that of the other none", func() bool {
+		conforms("PlacedClusters", b.requestJSON("/managementclusters/placements?management_cluster=one", "GET"))
+		on, err := b.PlacedOn(ctx, "one")
+		others, otherErr := b.PlacedOn(ctx, "full")
+		return err == nil && otherErr == nil && len(on) == 1 && on[0] == cluster.ID(id) && len(others) == 0
+	})
+	if _, err := b.PlacedOn(ctx, "none"); remote.StatusOf(err) != http.StatusNotFound {
+		t.Errorf("the clusters of a management cluster that does not exist: %v", err)
+	}
 
 	want := map[string]float64{"waiting": 1, "placed": 1, "capacity full planes": 0, "capacity one planes": 3,
 		"reserved full planes": 0, "reserved one planes": 1}
