@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -29,24 +28,10 @@ type answerOf struct {
 var variable = []string{"Date", "X-Request-Id", "X-Amz-Apigw-Id", "X-Amzn-Requestid", "X-Operation-Id",
 	"X-Ratelimit-Remaining", "X-Ratelimit-Reset"}
 
-// ask sends a request and returns what its sender sees. hide replaces ids.
-func (a *authorized) ask(who, method, path, body string, hide *strings.Replacer) answerOf {
+// observe sends a request and returns what its sender sees. hide replaces ids.
+func (a *authorized) observe(who, method, path, body string, hide *strings.Replacer) answerOf {
 	a.t.Helper()
-	r, err := http.NewRequestWithContext(a.t.Context(), method, a.server.URL+"/api/v0"+path, strings.NewReader(body))
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	r.Header.Set("Test-Principal", who)
-	r.Header.Set("Content-Type", "application/json")
-	w, err := a.server.Client().Do(r)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	defer w.Body.Close()
-	data, err := io.ReadAll(w.Body)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	w, data := a.send(who, method, path, body)
 	headers := http.Header{}
 	for name, values := range w.Header {
 		if !slices.Contains(variable, name) {
@@ -166,8 +151,8 @@ func (a *authorized) attack(by string, on victim, method, path string) (attacks 
 	plain := strings.NewReplacer()
 	for _, body := range bodies {
 		for _, query := range queries {
-			seen := a.ask(by, method, path+query, body, rename)
-			want := a.ask(by, method, rename.Replace(path+query), rename.Replace(body), plain)
+			seen := a.observe(by, method, path+query, body, rename)
+			want := a.observe(by, method, rename.Replace(path+query), rename.Replace(body), plain)
 			attacks++
 			// These answers are about the sender's own account: a new object of it, what it has by a name, and the records of
 			// all the requests that it has sent here. They are searched for names only.

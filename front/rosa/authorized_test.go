@@ -112,8 +112,8 @@ func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *autho
 	return a
 }
 
-// call sends a request and returns the status and the body of the answer.
-func (a *authorized) call(who, method, path, body string) (status int, answer map[string]any) {
+// send sends a request of a principal and returns the answer and its body.
+func (a *authorized) send(who, method, path, body string) (*http.Response, []byte) {
 	a.t.Helper()
 	r, err := http.NewRequestWithContext(a.t.Context(), method, a.server.URL+"/api/v0"+path, strings.NewReader(body))
 	if err != nil {
@@ -130,6 +130,13 @@ func (a *authorized) call(who, method, path, body string) (status int, answer ma
 	if err != nil {
 		a.t.Fatal(err)
 	}
+	return w, data
+}
+
+// call sends a request and returns the status and the body of the answer.
+func (a *authorized) call(who, method, path, body string) (status int, answer map[string]any) {
+	a.t.Helper()
+	w, data := a.send(who, method, path, body)
 	if len(bytes.TrimSpace(data)) > 0 && strings.Contains(w.Header.Get("Content-Type"), "json") {
 		if err := json.Unmarshal(data, &answer); err != nil {
 			a.t.Fatalf("%s %s: %s", method, path, data)
