@@ -116,6 +116,8 @@ func TestAMoveReservesRoomOnBothSides(t *testing.T) {
 
 	_, err = b.as("tenant").Move(ctx, cluster.ID(id), api.MoveOrder{Step: api.Start})
 	checkError(t, "a tenant", err, 403, codeForbidden)
+	_, err = b.as("tenant").PlacedOn(ctx, "one")
+	checkError(t, "a tenant that lists the clusters of a management cluster", err, 403, codeForbidden)
 	b.reportLost(two)
 	_, err = b.Move(ctx, cluster.ID(id), api.MoveOrder{Step: api.Start})
 	checkError(t, "from a lost one", err, 409, codeState)
