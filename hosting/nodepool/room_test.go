@@ -95,7 +95,9 @@ func TestANodeThatCanHaveNoMachineStopsNoOther(t *testing.T) {
 	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443"})
 	w.mc.Create(nodeResource(), "", map[string]any{"apiVersion": "v1", "kind": "Node", "metadata": map[string]any{
 		"name": "o-0", "labels": map[string]any{hypershift.NodePoolLabel: w.cluster + "-o",
-			instanceTypeLabel: "m6a.large"}}})
+			instanceTypeLabel: "m6a.large"}},
+		// with the pool's version: the pool would replace another node, and make one more
+		"status": map[string]any{"nodeInfo": map[string]any{"kubeletVersion": "v1.36.3"}}})
 	w.realPool("o", cluster.Local, 2)
 	w.awaitMachines(m, "o-1")
 	joined := w.nodes("o")[1].GetUID()
