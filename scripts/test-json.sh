@@ -16,7 +16,22 @@
 # run it once more. No test needs the linker's debugging information. Before its
 # tests, each package runs those that depend on -short with -short
 # (scripts/short-first.sh), so that "make quick" stays green.
+#
+# gotestsum runs a test that failed once more: test-json.sh -test.run=REGEXP PACKAGE
+# (docs/decisions/177-a-failed-test-runs-once-more.md). Exit status 3 means a failure
+# that no test reports, such as that of a build or of TestMain: gotestsum then runs
+# nothing again.
 set -uo pipefail
+if [[ $# == 2 && $1 == -test.run=* ]]; then
+	[[ $1 != '-test.run=^$' ]] || exit 3 # a package failed, and none of its tests
+	case $2 in
+	atoll.dev/kube/* | atoll.dev/test/interop* | atoll.dev/deploy/image*)
+		module=${2#atoll.dev/}
+		[[ $module != kube/* ]] || module=kube
+		cd "$module" && CGO_ENABLED=0 exec go test -trimpath -json -count=1 -timeout 20m "$@" ;;
+	*) exec go test -json -race -vet=off -ldflags=-w -count=1 -timeout 20m "$@" ;;
+	esac
+fi
 first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus
 	./test/lifecycle ./hosting ./sentinel ./test/rebuild)
 
@@ -62,11 +77,12 @@ for p in "${first[@]}"; do
 done
 # A package that is named twice is tested once, where it is named first.
 go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" \
-	-exec "$PWD/scripts/short-first.sh" "$@" "${packages[@]}" ./... || failed=1
+	-exec "$PWD/scripts/short-first.sh" "$@" "${packages[@]}" ./... | tee "$out/root" || failed=1
 wait $kube || failed=1
 cat "$out/kube"
 wait $interop || failed=1
 cat "$out/interop"
 wait $image || failed=1
 cat "$out/image"
+((failed == 0)) || grep -qE '"Action":"fail".*"Test":' "$out"/* || exit 3
 exit $failed
