@@ -67,7 +67,7 @@ type STSOptions struct {
 type STS struct {
 	options STSOptions
 	http    *http.Client
-	asking  singleflight.Group // by the hash of a token
+	pending singleflight.Group // calls of STS, by the hash of a token
 
 	mu      sync.Mutex
 	calls   int                  // running ones
@@ -120,7 +120,7 @@ func (s *STS) Prove(r *http.Request, token string) (Identity, error) {
 	caller, known := s.known(sum)
 	if !known {
 		// Requests with one token wait for one call, which does not end with the first of them.
-		answer, err, _ := s.asking.Do(string(sum[:]), func() (any, error) {
+		answer, err, _ := s.pending.Do(string(sum[:]), func() (any, error) {
 			return s.ask(context.WithoutCancel(r.Context()), rest.SourceOf(r.RemoteAddr), presigned)
 		})
 		if err != nil {

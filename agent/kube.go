@@ -41,9 +41,9 @@ type kube struct {
 	hubHash, agentID string
 	otherHubs        atomic.Int64 // AppliedManifestWorks of other hubs that are in the cluster
 
-	mapMu  sync.Mutex
-	mapper meta.RESTMapper // result of the last discovery; nil before the first
-	asked  time.Time       // when the last discovery was made
+	mapMu      sync.Mutex
+	mapper     meta.RESTMapper // result of the last discovery; nil before the first
+	discovered time.Time       // when the last discovery was made
 }
 
 func newKube(cfg *rest.Config, wanted *registry, consumer work.Consumer, hubHash, agentID string) (*kube, error) {
@@ -132,7 +132,7 @@ func (k *kube) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	defer k.mapMu.Unlock()
 	if k.mapper != nil {
 		m, err := k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
-		if !meta.IsNoMatchError(err) || time.Since(k.asked) < refreshAfter {
+		if !meta.IsNoMatchError(err) || time.Since(k.discovered) < refreshAfter {
 			return m, err
 		}
 	}
@@ -140,7 +140,7 @@ func (k *kube) mapping(gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
 	if err != nil {
 		return nil, err
 	}
-	k.mapper, k.asked = restmapper.NewDiscoveryRESTMapper(groups), time.Now()
+	k.mapper, k.discovered = restmapper.NewDiscoveryRESTMapper(groups), time.Now()
 	return k.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
 }
 

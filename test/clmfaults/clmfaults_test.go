@@ -68,12 +68,12 @@ type world struct {
 	next      []string // the processes to kill next
 	clients   []*clmclient.Client
 
-	mu      sync.Mutex
-	doomed  map[string]bool // names of clusters and node pools whose deletion was requested
-	asked   map[string]*resource
-	watched map[string]int64 // generations that the watcher of the API has, by id
-	acks    int
-	counts  map[string]int
+	mu           sync.Mutex
+	doomed       map[string]bool // names of clusters and node pools whose deletion was requested
+	acknowledged map[string]*resource
+	watched      map[string]int64 // generations that the watcher of the API has, by id
+	acks         int
+	counts       map[string]int
 }
 
 // resource is what one writer requested.
@@ -94,7 +94,8 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.StartServer(t),
 		processes: map[string]*testsite.Process{},
-		doomed:    map[string]bool{}, asked: map[string]*resource{}, watched: map[string]int64{}, counts: map[string]int{},
+		doomed:    map[string]bool{}, acknowledged: map[string]*resource{},
+		watched: map[string]int64{}, counts: map[string]int{},
 	}
 	dsn := pgtest.NewDatabase(t, w.postgres.Cluster)
 	registry, err := clm.ParseRegistry([]byte(entities))
@@ -302,27 +303,27 @@ func (w *world) settle() {
 		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		for id, asked := range w.asked {
+		for id, want := range w.acknowledged {
 			r, there := found[id]
 			delete(found, id)
-			switch gone := asked.deleted || asked.parent != nil && asked.parent.deleted; {
+			switch gone := want.deleted || want.parent != nil && want.parent.deleted; {
 			case gone && there:
-				why = fmt.Sprintf("%s %s is not deleted yet: %s", asked.kind, asked.name, r.JSON)
+				why = fmt.Sprintf("%s %s is not deleted yet: %s", want.kind, want.name, r.JSON)
 				return false
 			case gone:
 				continue
 			case !there:
-				w.t.Fatalf("I1: %s %s was acknowledged and does not exist", asked.kind, asked.name)
+				w.t.Fatalf("I1: %s %s was acknowledged and does not exist", want.kind, want.name)
 			}
 			var spec struct{ Value string }
-			if err := json.Unmarshal(r.Spec, &spec); err != nil || spec.Value != asked.value {
-				w.t.Fatalf("I2: %s has the spec %s; the last acknowledged value is %q", asked.name, r.Spec, asked.value)
+			if err := json.Unmarshal(r.Spec, &spec); err != nil || spec.Value != want.value {
+				w.t.Fatalf("I2: %s has the spec %s; the last acknowledged value is %q", want.name, r.Spec, want.value)
 			}
-			if r.Generation != asked.generation {
-				w.t.Fatalf("I3: %s has generation %d; %d was acknowledged", asked.name, r.Generation, asked.generation)
+			if r.Generation != want.generation {
+				w.t.Fatalf("I3: %s has generation %d; %d was acknowledged", want.name, r.Generation, want.generation)
 			}
-			if asked.kind != "Note" && (len(r.Status.Conditions) == 0 || r.Status.Conditions[0].Status != "True") {
-				why = fmt.Sprintf("%s is not reconciled: %s", asked.name, r.JSON)
+			if want.kind != "Note" && (len(r.Status.Conditions) == 0 || r.Status.Conditions[0].Status != "True") {
+				why = fmt.Sprintf("%s is not reconciled: %s", want.name, r.JSON)
 				return false
 			}
 		}

@@ -72,7 +72,7 @@ func (x *writer) create() {
 	}
 	x.mine = append(x.mine, r)
 	x.w.mu.Lock()
-	x.w.asked[r.id] = r
+	x.w.acknowledged[r.id] = r
 	x.w.mu.Unlock()
 }
 

@@ -57,7 +57,7 @@ func TestI6I7I8I12ClustersHoldTheRequestedWorks(t *testing.T) {
 	for round := 1; time.Now().Before(end) && !t.Failed(); round++ {
 		w.round(round)
 	}
-	t.Logf("%d changes asked; %d messages lost, %d doubled, %d delayed, %d connections cut; faults: %v",
+	t.Logf("%d changes requested; %d messages lost, %d doubled, %d delayed, %d connections cut; faults: %v",
 		w.changes, w.wire.lost.Load(), w.wire.doubled.Load(), w.wire.delayed.Load(), w.wire.cut.Load(), w.counts)
 }
 
@@ -71,7 +71,7 @@ func (w *world) round(round int) {
 			n := w.random.IntN(clusters)
 			id := fmt.Sprintf("w%d-%d", n, w.random.IntN(ids))
 			w.mu.Lock()
-			_, there := w.asked[n][id]
+			_, there := w.requested[n][id]
 			w.mu.Unlock()
 			if there && w.random.IntN(4) == 0 {
 				w.remove(n, id)
@@ -89,7 +89,7 @@ func (w *world) round(round int) {
 	}
 	begun := time.Now()
 	w.compare(round, happened)
-	w.t.Logf("round %d: %s; as asked after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(
+	w.t.Logf("round %d: %s; as requested after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(
 		time.Millisecond))
 }
 
@@ -161,10 +161,10 @@ func (w *world) wipe() {
 	w.wire.cutConnections()
 	for n := range clusters {
 		w.mu.Lock()
-		asked := maps.Clone(w.asked[n])
+		requested := maps.Clone(w.requested[n])
 		w.mu.Unlock()
-		for _, id := range slices.Sorted(maps.Keys(asked)) {
-			w.apply(n, id, asked[id])
+		for _, id := range slices.Sorted(maps.Keys(requested)) {
+			w.apply(n, id, requested[id])
 		}
 	}
 }
@@ -194,13 +194,13 @@ func (w *world) compare(round int, happened []string) {
 func (w *world) differs() string {
 	for n, k := range w.kubes {
 		w.mu.Lock()
-		asked := maps.Clone(w.asked[n])
+		requested := maps.Clone(w.requested[n])
 		w.mu.Unlock()
-		if holds := k.values(); !maps.Equal(holds, asked) {
-			return fmt.Sprintf("%s holds %v, asked was %v", consumer(n), holds, asked)
+		if holds := k.values(); !maps.Equal(holds, requested) {
+			return fmt.Sprintf("%s holds %v, requested was %v", consumer(n), holds, requested)
 		}
-		if amws := k.count(appliedWorks); amws != len(asked) {
-			return fmt.Sprintf("%s has %d AppliedManifestWorks for %d works", consumer(n), amws, len(asked))
+		if amws := k.count(appliedWorks); amws != len(requested) {
+			return fmt.Sprintf("%s has %d AppliedManifestWorks for %d works", consumer(n), amws, len(requested))
 		}
 	}
 	ctx, cancel := context.WithTimeout(w.t.Context(), 5*time.Second)
@@ -221,7 +221,7 @@ func (w *world) differs() string {
 	}
 	want := 0
 	for n := range clusters {
-		want += len(w.asked[n])
+		want += len(w.requested[n])
 	}
 	if len(list.Items) != want {
 		return fmt.Sprintf("the servers have %d bundles for %d works", len(list.Items), want)
@@ -248,7 +248,7 @@ func (w *world) deleteUnknown() error {
 			return fmt.Errorf("an unknown work of %q", u.ConsumerName)
 		}
 		w.mu.Lock()
-		_, wanted := w.asked[n][u.ID]
+		_, wanted := w.requested[n][u.ID]
 		w.mu.Unlock()
 		if wanted {
 			continue

@@ -35,12 +35,12 @@ type world struct {
 	agents  []*process
 	kubes   []*kubeAPI
 
-	mu      sync.Mutex
-	asked   [clusters]map[string]string    // requested works by cluster: id -> value
-	deleted [clusters]map[string]time.Time // when the deletion of an id was last requested
-	changes int
-	counts  map[string]int
-	why     string // text of the first failure
+	mu        sync.Mutex
+	requested [clusters]map[string]string    // requested works by cluster: id -> value
+	deleted   [clusters]map[string]time.Time // when the deletion of an id was last requested
+	changes   int
+	counts    map[string]int
+	why       string // text of the first failure
 }
 
 func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
@@ -70,7 +70,7 @@ func newWorld(t *testing.T, seed uint64, compareEvery time.Duration) *world {
 		w.clients = append(w.clients, m)
 	}
 	for n := range clusters {
-		w.asked[n], w.deleted[n] = map[string]string{}, map[string]time.Time{}
+		w.requested[n], w.deleted[n] = map[string]string{}, map[string]time.Time{}
 		w.kubes = append(w.kubes, newKube(t, func(name string, made time.Time) { w.removed(n, name, made) }))
 		p := newProcess(w.site, pki.Name(consumer(n)), childConfig{
 			Kind: "agent", Broker: w.wire.addr, Consumer: consumer(n), Kube: w.kubes[n].server.URL,
@@ -204,16 +204,16 @@ func update(ctx context.Context, m *maestroclient.Client, b maestroclient.Bundle
 func (w *world) recordApplied(n int, id, value string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if _, there := w.asked[n][id]; !there {
+	if _, there := w.requested[n][id]; !there {
 		w.deleted[n][id] = time.Now() // an earlier deletion may still delete an object that was created before
 	}
-	w.asked[n][id] = value
+	w.requested[n][id] = value
 	w.changes++
 }
 
 func (w *world) remove(n int, id string) {
 	w.mu.Lock()
-	delete(w.asked[n], id)
+	delete(w.requested[n], id)
 	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may be deleted at any time
 	w.changes++
 	w.mu.Unlock()
