@@ -67,7 +67,8 @@ type State struct {
 
 // Follower makes the backup of one plane. Use New.
 type Follower struct {
-	o Options
+	o     Options
+	renew chan struct{} // holds one after Renew
 
 	mu      sync.Mutex
 	state   State
@@ -93,7 +94,16 @@ func New(o Options) *Follower {
 		o.Retention = DefaultRetention()
 	}
 	o.Log = o.Log.With("plane", o.Plane.String())
-	return &Follower{o: o}
+	return &Follower{o: o, renew: make(chan struct{}, 1)}
+}
+
+// Renew makes the follower begin the next chain now: the present one cannot be restored. The present chain goes on
+// until the next is complete. Renew returns at once and may be repeated.
+func (f *Follower) Renew() {
+	select {
+	case f.renew <- struct{}{}:
+	default:
+	}
 }
 
 // State returns the present state.
@@ -136,8 +146,8 @@ func (f *Follower) Run(ctx context.Context) {
 	}
 }
 
-// keepChains runs a chain, and replaces it by a new chain after an hour, or earlier when its log is large. It runs the
-// old chain until the new chain is complete. The error is that of the chain that ended.
+// keepChains runs a chain, and replaces it by a new chain after an hour, or earlier when its log is large or Renew was
+// called. It runs the old chain until the new chain is complete. The error is that of the chain that ended.
 func (f *Follower) keepChains(ctx context.Context) error {
 	conn, err := f.o.Dial()
 	if err != nil {
@@ -159,6 +169,7 @@ func (f *Follower) keepChains(ctx context.Context) error {
 		})
 		return c
 	}
+	f.clearRenew()
 	current := begin()
 	select {
 	case <-current.ended:
@@ -175,6 +186,8 @@ func (f *Follower) keepChains(ctx context.Context) error {
 		case <-due.C:
 		case <-current.large:
 			due.Stop()
+		case <-f.renew:
+			due.Stop()
 		}
 		next, err := f.replaceChain(ctx, current, begin)
 		if err != nil {
@@ -189,6 +202,7 @@ func (f *Follower) keepChains(ctx context.Context) error {
 // end a log that can be stored. The error is that of the current chain.
 func (f *Follower) replaceChain(ctx context.Context, current *chain, begin func() *chain) (*chain, error) {
 	for wait := retryMin; ; wait = min(2*wait, replaceRetryMax) {
+		f.clearRenew()
 		next := begin()
 		select {
 		case <-current.ended:
@@ -203,6 +217,14 @@ func (f *Follower) replaceChain(ctx context.Context, current *chain, begin func(
 		if err := pause(ctx, wait); err != nil {
 			return nil, err
 		}
+	}
+}
+
+// clearRenew forgets a call of Renew: a chain begins now.
+func (f *Follower) clearRenew() {
+	select {
+	case <-f.renew:
+	default:
 	}
 }
 

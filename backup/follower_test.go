@@ -121,6 +121,36 @@ func TestChainsFollowEachOtherWithoutAGap(t *testing.T) {
 	})
 }
 
+// Renew begins the next chain at once, also while the store is away, and the chain before it goes on until then.
+func TestRenewBeginsTheNextChain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.write(60, time.Second)
+		w.store.setFault(func(op, name string) error {
+			if op == "put" && strings.HasSuffix(name, manifestObject) {
+				return errors.New("no new manifest")
+			}
+			return nil
+		})
+		w.f.Renew()
+		w.f.Renew()
+		w.write(60, time.Second)
+		if age := time.Since(w.f.State().Stored); age > 10*time.Second {
+			t.Errorf("the chain before is %s old while the next cannot begin", age)
+		}
+		w.store.setFault(nil)
+		w.write(60, time.Second)
+		chains, err := Chains(t.Context(), w.store, testPlane)
+		if err != nil || len(chains) != 2 {
+			t.Fatalf("%d chains a minute after Renew, %v; want 2", len(chains), err)
+		}
+		r, err := fetch(t, w.store, time.Now().Add(-2*time.Minute))
+		if want := w.lastBefore(time.Now().Add(-2 * time.Minute)); err != nil || r.revision() < want {
+			t.Errorf("two minutes ago: revision %d, want %d, %v", r.revision(), want, err)
+		}
+	})
+}
+
 // A store that fails shows within a minute, nothing is lost for it, and it shows no longer when the store is well.
 func TestAFailingStoreShowsAndLosesNothing(t *testing.T) {
 	for name, fault := range map[string]func(op, name string) error{

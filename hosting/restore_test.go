@@ -106,8 +106,8 @@ func (r *restoreWorld) run() {
 	drills := &lateDrills{}
 	r.options.Drills = drills
 	r.start()
-	practice := drill.New(drill.Options{Planes: r.runtime, Backups: r.backups, Every: r.drillEvery, Log: r.options.Log,
-		File: filepath.Join(r.planes.Dir, "drills.json"), Metrics: r.metrics})
+	practice := drill.New(drill.Options{Planes: r.runtime, Backups: r.backups, Renew: r.backups.Renew, Every: r.drillEvery,
+		Log: r.options.Log, File: filepath.Join(r.planes.Dir, "drills.json"), Metrics: r.metrics})
 	drills.Store(practice)
 	stopHosting, h, made := r.stop, r.h, r.backups
 	ctx, cancel := context.WithCancel(context.Background())

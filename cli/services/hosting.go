@@ -229,7 +229,7 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 	practice := drill.Options{Planes: runtime, Every: f.drillEvery, File: filepath.Join(planes.Dir, "drills.json"),
 		Log: s.Log, Metrics: s.Ops.Registry}
 	if planeBackups != nil {
-		practice.Backups = planeBackups
+		practice.Backups, practice.Renew = planeBackups, planeBackups.Renew
 	}
 	drills := drill.New(practice)
 	o.Drills = drills

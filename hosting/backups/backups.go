@@ -219,6 +219,16 @@ func (b *Backups) start(id controlplane.ID) {
 	b.running.Go(func() { f.Run(ctx) })
 }
 
+// Renew begins a new chain of a plane's backup: the present one cannot be restored. It does nothing for a plane without
+// a follower, whose next follower begins with a new chain.
+func (b *Backups) Renew(id controlplane.ID) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if f := b.followers[id]; f != nil {
+		f.Renew()
+	}
+}
+
 // remove ends a follower. The plane's window keeps the moment up to which everything is stored.
 func (b *Backups) remove(id controlplane.ID, f *follower) {
 	stored := f.State().Stored

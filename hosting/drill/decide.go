@@ -151,6 +151,17 @@ func contains(w controlplane.BackupWindow, second time.Time) bool {
 	return false
 }
 
+// needsNewChain reports whether a failed drill is of the chain to which the follower adds: everything that it stores
+// there may be lost. A chain that has ended harms no later one.
+func needsNewChain(list []candidate, p plan) bool {
+	i := slices.IndexFunc(list, func(c candidate) bool { return c.ID == p.Plane })
+	if i < 0 {
+		return false
+	}
+	chains := list[i].Window.Chains
+	return len(chains) > 0 && !p.Second.Before(chains[len(chains)-1].Taken.Truncate(time.Second))
+}
+
 // withoutSecond returns the state after a drill to a moment that no backup has: the window has moved on, or the moment
 // is between two chains. The next drill of a failed backup restores to another one.
 func (s state) withoutSecond(p plan) state {

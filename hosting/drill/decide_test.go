@@ -144,6 +144,31 @@ func TestWhatADrillChanges(t *testing.T) {
 	}
 }
 
+func TestWhichFailedDrillNeedsANewChain(t *testing.T) {
+	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
+	other := controlplane.ID{Namespace: "clusters-a", Name: "hc-b"}
+	list := []candidate{{ID: id, Window: windowOf()}}
+	for _, c := range []struct {
+		name   string
+		plane  controlplane.ID
+		second time.Time
+		want   bool
+	}{
+		{"the newest second", id, noon, true},
+		{"the first second of the newest chain", id, noon.Add(-10 * time.Minute), true},
+		{"a second of the chain before", id, noon.Add(-10*time.Minute - time.Second), false},
+		{"a second of long ago", id, noon.Add(-50 * time.Hour), false},
+		{"a plane that is gone", other, noon, false},
+	} {
+		if got := needsNewChain(list, plan{c.plane, c.second}); got != c.want {
+			t.Errorf("%s: %t, want %t", c.name, got, c.want)
+		}
+	}
+	if needsNewChain([]candidate{{ID: id}}, plan{id, noon}) {
+		t.Error("a plane without a chain")
+	}
+}
+
 func TestWhenADrillBegins(t *testing.T) {
 	first := state{}.begin(time.Hour, noon, numbers(int64(20*time.Minute)))
 	if wait := first.due(time.Hour, noon); wait != 40*time.Minute {

@@ -73,6 +73,8 @@ type Options struct {
 	Backups Backups       // nil: there are no drills
 	Every   time.Duration // between two drills; 0: there are none
 	File    string        // keeps the results over restarts
+	// Renew begins a new chain of a plane's backup after a drill that found the present one bad; default: nothing.
+	Renew func(controlplane.ID)
 	// Machine returns what the machine has for a scratch plane; default: as the kernel tells.
 	Machine func() (Machine, error)
 
@@ -104,6 +106,9 @@ func New(o Options) *Drills {
 	}
 	if o.Machine == nil {
 		o.Machine = readMachine
+	}
+	if o.Renew == nil {
+		o.Renew = func(controlplane.ID) {}
 	}
 	d := &Drills{o: o, began: time.Now(), results: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "atoll_backup_drills_total", Help: "Restores of backups for practice, by result.",
@@ -224,6 +229,10 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 		d.write()
 		wait = d.state.due(d.o.Every, time.Now())
 		d.mu.Unlock()
+		if result.failed != nil && needsNewChain(candidates, p) {
+			d.o.Log.Warn("a new chain begins in place of one that cannot be restored", "plane", p.Plane.String())
+			d.o.Renew(p.Plane)
+		}
 		changed(p.Plane)
 	}
 	return nil

@@ -24,9 +24,10 @@ var errDeleted = errors.New("the plane is deleted")
 type fakeWorld struct {
 	*testing.T
 	id    controlplane.ID
-	taken time.Time // of the only chain
+	taken time.Time // of the first chain
 
 	mu      sync.Mutex
+	renewed []time.Time                 // when a new chain began
 	isGone  bool                        // the plane was deleted
 	scratch bool                        // there is a scratch plane
 	orders  []controlplane.RestoreOrder // of scratch planes
@@ -81,8 +82,20 @@ func (w *fakeWorld) Drillable() map[controlplane.ID]controlplane.BackupWindow {
 		return nil
 	}
 	now := time.Now()
-	return map[controlplane.ID]controlplane.BackupWindow{w.id: {Stored: now, Chains: []controlplane.BackupChain{
-		{Taken: w.taken, EverySecond: true}}}}
+	chains := []controlplane.BackupChain{{Taken: w.taken, EverySecond: true}}
+	for _, at := range w.renewed {
+		chains = append(chains, controlplane.BackupChain{Taken: at, EverySecond: true})
+	}
+	return map[controlplane.ID]controlplane.BackupWindow{w.id: {Stored: now, Chains: chains}}
+}
+
+func (w *fakeWorld) renew(id controlplane.ID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if id != w.id {
+		w.Errorf("a new chain of %s", id)
+	}
+	w.renewed = append(w.renewed, time.Now())
 }
 
 func (w *fakeWorld) PrepareScratch(_ context.Context, _ controlplane.ID, o controlplane.RestoreOrder) (
@@ -110,7 +123,7 @@ func (w *fakeWorld) CompareScratch(context.Context, controlplane.ID, controlplan
 
 // run starts drills every hour, the first one at once.
 func (w *fakeWorld) run() {
-	w.drills = New(Options{Planes: w, Backups: w, Every: time.Hour, File: w.file,
+	w.drills = New(Options{Planes: w, Backups: w, Renew: w.renew, Every: time.Hour, File: w.file,
 		Machine: func() (Machine, error) { return Machine{Memory: 8 << 30}, nil }})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
@@ -182,6 +195,9 @@ func TestABadBackupStaysFailed(t *testing.T) {
 			t.Error("the failure is forgotten at a restart")
 		}
 		seconds = w.after(time.Hour)
+		if len(w.renewed) != 1 {
+			t.Errorf("%d new chains began, want one in place of the bad one", len(w.renewed))
+		}
 		if len(seconds) != 4 || len(slices.CompactFunc(slices.Clone(seconds), time.Time.Equal)) != 1 {
 			t.Errorf("the seconds: %v", seconds)
 		}
