@@ -152,7 +152,10 @@ func feedbackConditions(generation int, conditions ...string) (list []object) {
 func moving(name string, resource object, phase, role string, status object, reported string) situation {
 	ns, hc := hosting.Namespace(clusterID), hosting.HostedClusterName(clusterID)
 	at, other, otherRole := "management-01", "management-02", "arrives"
-	if role == "arrives" || phase == "Ending" {
+	switch {
+	case role == "recovers":
+		at, other, otherRole = other, at, ""
+	case role == "arrives", phase == "Ending":
 		at, other, otherRole = other, at, "leaves"
 	}
 	before := object{"target_cluster": at, "namespace": ns, "move": object{"phase": "Moving"}}
@@ -164,7 +167,7 @@ func moving(name string, resource object, phase, role string, status object, rep
 		values := object{"generation": 7, "of": "1",
 			"conditions": feedbackConditions(7, "Available", "True", "AsExpected", "")}
 		if status["role"] == "leaves" && side == "management-01" ||
-			status["role"] == "arrives" && side == "management-02" {
+			status["role"] != "leaves" && side == "management-02" {
 			values["move"] = status
 		}
 		w := work("work-"+clusterID, "HostedCluster", hc, ns, 1, applied(5), values)
@@ -326,6 +329,13 @@ func situations() []situation {
 			moving("has nothing at the target any more", cluster(1, live), "Removing", "", nil, "m1")),
 		without("management-01",
 			moving("has nothing at the source any more", cluster(1, live), "Ending", "arrives", nil, "")),
+		moving("is recovered", cluster(1, live), "Recovering", "recovers", nil, ""),
+		moving("has been recovered", cluster(1, live), "Recovering", "recovers",
+			object{"id": "m1", "role": "recovers", "phase": "Arrived"}, ""),
+		moving("has been recovered, and the lost one is not back", cluster(1, live), "Ending", "recovers",
+			object{"id": "m1", "role": "recovers", "phase": "Arrived"}, "m1"),
+		without("management-01", moving("has nothing on the lost one any more", cluster(1, live), "Ending", "recovers",
+			object{"id": "m1", "role": "recovers", "phase": "Arrived"}, "m1")),
 		moving("is deleted while it moves", cluster(2, deleting), "Moving", "leaves", nil, ""),
 		moving("is deleted while it forwards", cluster(2, deleting), "Forwarding", "arrives", nil, ""),
 

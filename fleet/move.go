@@ -29,11 +29,14 @@ type moveState struct {
 	To     cluster.ManagementCluster   `json:"to"`
 	ToID   cluster.ManagementClusterID `json:"to_id"`
 	FromID cluster.ManagementClusterID `json:"from_id"`
-	// ReservedOn is the target while the move reserves room there besides that on the source; "" otherwise.
+	// ReservedOn is the management cluster without the placement while the move reserves room there, too: the target,
+	// or a lost source. "": none.
 	ReservedOn  cluster.ManagementClusterID `json:"reserved_on,omitempty"`
 	StartedTime time.Time                   `json:"started_time"`
 	ChangedTime time.Time                   `json:"changed_time"` // when the phase began
 	Message     string                      `json:"message,omitempty"`
+	// IsRecovery: the source is lost, and the target makes the plane from its backup.
+	IsRecovery bool `json:"is_recovery,omitempty"`
 }
 
 // isOver reports whether the move has ended.
@@ -43,8 +46,9 @@ func (m *moveState) isOver() bool {
 
 // Orders of the two sides of a move, as hosting reads them.
 const (
-	roleLeaves  = "leaves"
-	roleArrives = "arrives"
+	roleLeaves   = "leaves"
+	roleArrives  = "arrives"
+	roleRecovers = "recovers"
 )
 
 // wire returns the move as services of the region read it, with what the adapter of HostedClusters orders on each
@@ -61,6 +65,9 @@ func (m *moveState) wire() *api.Move {
 	case api.Moved:
 		w.At, w.Other, w.OtherRole = w.To, w.From, roleLeaves
 	}
+	if m.IsRecovery { // the source keeps what it has until the target has the plane; then it is deleted
+		w.At, w.Other, w.Role, w.OtherRole = w.To, w.From, roleRecovers, ""
+	}
 	if m.isOver() {
 		w.Other = ""
 	}
@@ -74,7 +81,17 @@ func (p placement) begin(id string, to ManagementCluster, now time.Time) placeme
 	return p
 }
 
-// advance returns the placement after a step of its move other than Start, and the management cluster whose room the
+// beginRecovery returns the placement with the recovery of a plane whose management cluster is lost. The caller
+// reserves the room on the target. The room on the source stays reserved until the target has the plane: the source
+// may come back and run it before.
+func (p placement) beginRecovery(id string, to ManagementCluster, now time.Time) placement {
+	p = p.begin(id, to, now)
+	p.Move.Phase, p.Move.IsRecovery, p.Move.ReservedOn = api.Recovering, true, p.Move.FromID
+	p.ManagementCluster, p.ManagementClusterID = to.Name, to.ID
+	return p
+}
+
+// advance returns the placement after a step of its move other than Start and Recover, and the management cluster whose room the
 // step frees, "" for none. A step that the move has made before, and a report on another move, change nothing. The
 // error has status 409 for an operator's step that is not possible.
 func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, frees cluster.ManagementClusterID,
@@ -90,11 +107,15 @@ func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, free
 	phase, m := p.Move.Phase, *p.Move
 	switch o.Step {
 	case api.Arrived:
-		if phase != api.Moving && phase != api.Canceling {
+		switch phase {
+		case api.Moving, api.Canceling:
+			p.ManagementCluster, p.ManagementClusterID = m.To, m.ToID
+			m.Phase, m.ReservedOn, frees = api.Forwarding, "", m.FromID
+		case api.Recovering: // the backup has another owner now: the source never runs the plane again
+			m.Phase, m.ReservedOn, frees = api.Ending, "", m.FromID
+		default:
 			return p, "", nil
 		}
-		p.ManagementCluster, p.ManagementClusterID = m.To, m.ToID
-		m.Phase, m.ReservedOn, frees = api.Forwarding, "", m.FromID
 	case api.Stayed:
 		if phase != api.Moving && phase != api.Canceling {
 			return p, "", nil
@@ -115,6 +136,9 @@ func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, free
 			m.Phase = api.Canceling
 		case api.Canceling, api.Removing, api.Canceled:
 			return p, "", nil
+		case api.Recovering:
+			return p, "", rest.Errorf(http.StatusConflict, codeState,
+				"Cluster %s is recovered on %s; a recovery cannot be canceled", p.ClusterID, m.To)
 		default:
 			return p, "", rest.Errorf(http.StatusConflict, codeState,
 				"Cluster %s has moved to %s; order a move back", p.ClusterID, m.To)
@@ -158,7 +182,7 @@ func (h *handlers) move(w http.ResponseWriter, r *http.Request) error {
 	}
 	var d store.Document
 	var err error
-	if o.Step == api.Start {
+	if o.Step == api.Start || o.Step == api.Recover {
 		d, err = h.f.startMove(ctx, id, o)
 	} else {
 		d, err = h.f.advanceMove(ctx, id, o)
@@ -169,8 +193,9 @@ func (h *handlers) move(w http.ResponseWriter, r *http.Request) error {
 	return rest.WriteVersioned(w, r, http.StatusOK, d.Version, d.Wire)
 }
 
-// startMove reserves room for a placed cluster on another management cluster and starts its move there, in one
-// transaction. It chooses again when others took the room. The same order returns the placement unchanged.
+// startMove reserves room for a placed cluster on another management cluster and starts its move or its recovery
+// there, in one transaction. It chooses again when others took the room. The same order returns the placement
+// unchanged.
 func (f *Fleet) startMove(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, err error) {
 	if o.ID == "" {
 		o.ID = uuid.NewString()
@@ -235,7 +260,11 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 		if err := f.reserve(ctx, tx, target.ID, demand, now); err != nil {
 			return err
 		}
-		d, err = f.writeMove(ctx, tx, fresh.begin(o.ID, target, now), o.Step, now)
+		next := fresh.begin(o.ID, target, now)
+		if o.Step == api.Recover {
+			next = fresh.beginRecovery(o.ID, target, now)
+		}
+		d, err = f.writeMove(ctx, tx, next, o.Step, now)
 		return err
 	})
 	return f.applyPlacement(d, err)
@@ -296,9 +325,14 @@ func (f *Fleet) chooseTarget(ctx context.Context, owner store.Document, p placem
 	isSource := func(m ManagementCluster) bool { return m.ID == p.ManagementClusterID }
 	others := slices.DeleteFunc(slices.Clone(hosts), isSource)
 	for _, m := range hosts {
-		if isSource(m) && (m.State == api.Lost || m.State == api.Unheard) {
+		switch isLost := m.State == api.Lost || m.State == api.Unheard; {
+		case !isSource(m):
+		case isLost && o.Step == api.Start:
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
-				"%s is lost, and sends no plane; recover the cluster from its backup", m.Name)
+				"%s is lost, and sends no plane; recover the cluster from its backup: atoll cluster move --recover", m.Name)
+		case !isLost && o.Step == api.Recover:
+			return target, demand, rest.Errorf(http.StatusConflict, codeState,
+				"%s is connected, and may run the plane; move it, or end the management cluster first", m.Name)
 		}
 	}
 	chosen, explanation := Decide(demand, others)
@@ -364,7 +398,7 @@ func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step a
 	}
 	e := entryWithID{d.ID, placementEntry{version: d.Version, cluster: p.ClusterID, mc: p.ManagementClusterID}}
 	reason := fmt.Sprintf("the move of the control plane is %s", p.Move.Phase)
-	if err := writeRequest(ctx, tx, e, now, reason); err != nil || step != api.Arrived {
+	if err := writeRequest(ctx, tx, e, now, reason); err != nil || step != api.Arrived && step != api.Recover {
 		return d, err
 	}
 	for _, kind := range followingKinds {

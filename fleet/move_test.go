@@ -18,19 +18,24 @@ import (
 // Each step in each phase: the next phase, the management cluster of the placement and the one whose room is free then;
 // "=" for no change and "409" for a refusal.
 func TestTheStepsOfAMove(t *testing.T) {
-	phases := []api.MovePhase{api.Moving, api.Canceling, api.Removing, api.Forwarding, api.Ending, api.Moved, api.Canceled}
+	phases := []api.MovePhase{api.Moving, api.Canceling, api.Removing, api.Forwarding, api.Ending, api.Moved,
+		api.Canceled, api.Recovering}
 	for step, want := range map[api.MoveStep][]string{
-		api.Arrived: {"Forwarding at two frees 1", "Forwarding at two frees 1", "=", "=", "=", "=", "="},
-		api.Stayed:  {"Removing at one frees ", "Removing at one frees ", "=", "=", "=", "=", "="},
-		api.Removed: {"=", "=", "Canceled at one frees 2", "=", "Moved at one frees ", "=", "="},
-		api.Cancel:  {"Canceling at one frees ", "=", "=", "409", "409", "409", "="},
-		api.Finish:  {"409", "409", "409", "Ending at one frees ", "=", "=", "409"},
+		api.Arrived: {"Forwarding at two frees 1", "Forwarding at two frees 1", "=", "=", "=", "=", "=", "Ending at two frees 1"},
+		api.Stayed:  {"Removing at one frees ", "Removing at one frees ", "=", "=", "=", "=", "=", "="},
+		api.Removed: {"=", "=", "Canceled at one frees 2", "=", "Moved at one frees ", "=", "=", "="},
+		api.Cancel:  {"Canceling at one frees ", "=", "=", "409", "409", "409", "=", "409"},
+		api.Finish:  {"409", "409", "409", "Ending at one frees ", "=", "=", "409", "409"},
 	} {
 		for i, phase := range phases {
 			p := placement{placementDecision: placementDecision{State: api.Placed, ManagementCluster: "one",
 				ManagementClusterID: "1"}}
 			now := time.Unix(1_800_000_000, 0)
-			p = p.begin("m", ManagementCluster{Name: "two", ID: "2"}, now)
+			if to := (ManagementCluster{Name: "two", ID: "2"}); phase == api.Recovering {
+				p = p.beginRecovery("m", to, now)
+			} else {
+				p = p.begin("m", to, now)
+			}
 			p.Move.Phase = phase
 			next, frees, err := p.advance(api.MoveOrder{Step: step, ID: "m"}, now.Add(time.Second))
 			got := "="
@@ -122,6 +127,38 @@ func TestAMoveReservesRoomOnBothSides(t *testing.T) {
 	_, err = b.Move(ctx, cluster.ID(id), api.MoveOrder{Step: api.Start})
 	checkError(t, "from a lost one", err, 409, codeState)
 	checkEqual(t, "nothing was reserved", b.usage(three, "planes"), "9 free, 0 reserved by 0")
+}
+
+// A cluster of a lost management cluster is recovered elsewhere: its placement changes at once, and the room on the
+// lost one is free when the target has the plane.
+func TestI9AClusterOfALostManagementClusterIsRecoveredElsewhere(t *testing.T) {
+	b := start(t)
+	ctx := t.Context()
+	one, id := b.mc("one", `{"capacity":{"planes":4}}`, nil), b.cluster("first", `{}`)
+	b.place(id)
+	two := b.mc("two", `{"capacity":{"planes":1}}`, nil)
+	recovery := api.MoveOrder{Step: api.Recover, ID: "m1"}
+	_, err := b.Move(ctx, cluster.ID(id), recovery)
+	checkError(t, "from one that is connected", err, 409, codeState)
+	b.reportLost(one)
+	_, err = b.as("tenant").Move(ctx, cluster.ID(id), recovery)
+	checkError(t, "a tenant", err, 403, codeForbidden)
+	checkEqual(t, "recovers", b.move(id, recovery), "Recovering to two, placed on two")
+	checkEqual(t, "again", b.move(id, recovery), "Recovering to two, placed on two")
+	checkEqual(t, "the lost one", b.usage(one, "planes"), "3 free, 1 reserved by 1")
+	checkEqual(t, "the target", b.usage(two, "planes"), "0 free, 1 reserved by 1")
+	_, err = b.Move(ctx, cluster.ID(id), api.MoveOrder{Step: api.Cancel})
+	checkError(t, "a cancellation", err, 409, codeState)
+	checkEqual(t, "removed too early", b.move(id, api.MoveOrder{Step: api.Removed, ID: "m1"}),
+		"Recovering to two, placed on two")
+	p, err := b.Placement(ctx, cluster.ID(id))
+	if err != nil || p.Move.At != "two" || p.Move.Other != "one" || p.Move.Role != roleRecovers || p.Move.OtherRole != "" {
+		t.Errorf("the orders of the two sides: %+v, %v", p.Move, err)
+	}
+	checkEqual(t, "arrived", b.move(id, api.MoveOrder{Step: api.Arrived, ID: "m1"}), "Ending to two, placed on two")
+	checkEqual(t, "the lost one runs it never again", b.usage(one, "planes"), "4 free, 0 reserved by 0")
+	checkEqual(t, "the end", b.move(id, api.MoveOrder{Step: api.Removed, ID: "m1"}), "Moved to two, placed on two")
+	checkEqual(t, "the target keeps it", b.usage(two, "planes"), "0 free, 1 reserved by 1")
 }
 
 // A cluster that is released during a move gives back both reservations.

@@ -3,6 +3,7 @@ package hosting
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
@@ -16,6 +17,8 @@ type move struct {
 	Leaving controlplane.Leaving // of a plane that leaves
 }
 
+var moveRoles = []hypershift.MoveRole{hypershift.MoveLeaves, hypershift.MoveArrives, hypershift.MoveRecovers}
+
 // parseMove parses the annotation of an order; nil: there is none.
 func parseMove(hc *hypershift.HostedCluster) *move {
 	text := hc.Annotations[hypershift.MoveAnnotation]
@@ -27,9 +30,9 @@ func parseMove(hc *hypershift.HostedCluster) *move {
 		m.Invalid = fmt.Sprintf("the annotation %s cannot be read: %s", hypershift.MoveAnnotation, err)
 	} else if !orderID.MatchString(m.Order.ID) {
 		m.Invalid = fmt.Sprintf("the annotation %s: the id %q is not possible", hypershift.MoveAnnotation, m.Order.ID)
-	} else if m.Order.Role != hypershift.MoveLeaves && m.Order.Role != hypershift.MoveArrives {
-		m.Invalid = fmt.Sprintf("the annotation %s: the role %q is neither leaves nor arrives", hypershift.MoveAnnotation,
-			m.Order.Role)
+	} else if !slices.Contains(moveRoles, m.Order.Role) {
+		m.Invalid = fmt.Sprintf("the annotation %s: the role %q is none of %v", hypershift.MoveAnnotation, m.Order.Role,
+			moveRoles)
 	}
 	return m
 }
@@ -40,6 +43,11 @@ func (m *move) leaves() bool {
 
 func (m *move) arrives() bool {
 	return m != nil && (m.Invalid != "" || m.Order.Role == hypershift.MoveArrives)
+}
+
+// recovers reports whether the plane needs the data of its backup: without it, it would begin empty.
+func (m *move) recovers() bool {
+	return m != nil && m.Invalid == "" && m.Order.Role == hypershift.MoveRecovers
 }
 
 // mustStop reports whether the plane must not run here: the other management cluster waits for it, or has it.
@@ -135,7 +143,7 @@ func decideMove(before *hypershift.MoveStatus, r report) *hypershift.MoveStatus 
 		}[m.Leaving.State]
 	case r.Plane.LastStart.WasReady && !r.Order.isUnfinished():
 		s.Phase = hypershift.MoveArrived
-	case r.Order == nil || !r.Order.IsArrival:
+	case r.Order == nil || !r.Order.IsRecovery:
 		s.Phase, s.Message = hypershift.MoveWaiting, "the plane cannot start here; the other conditions have the reason"
 	case r.Order.Prepared.State == controlplane.PreparationFailed:
 		s.Phase, s.Message = hypershift.MoveFailed, r.Order.Prepared.Message

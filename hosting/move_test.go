@@ -62,11 +62,17 @@ func (r *restoreWorld) orderMove(key controlplane.ID, o hypershift.MoveOrder) {
 func (r *restoreWorld) createArriving(key controlplane.ID, move string) {
 	r.Helper()
 	makeNamespace(r.T, r.admin, key.Namespace)
+	r.createMoving(key, hypershift.MoveOrder{ID: move, Role: hypershift.MoveArrives})
+}
+
+// createMoving creates a HostedCluster with the order of one side of a move, in a namespace that exists.
+func (r *restoreWorld) createMoving(key controlplane.ID, o hypershift.MoveOrder) {
+	r.Helper()
 	_, err := r.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(r.Context(),
 		&unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster",
 			"metadata": map[string]any{"name": key.Name, "annotations": map[string]any{
-				hypershift.MoveAnnotation: marshal(r.T, hypershift.MoveOrder{ID: move, Role: hypershift.MoveArrives})}},
+				hypershift.MoveAnnotation: marshal(r.T, o)}},
 			"spec": map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.3"}},
 		}}, metav1.CreateOptions{})
 	if err != nil {

@@ -115,6 +115,37 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 	}
 }
 
+// A plane that the region orders to recover is made from its backup, which the status shows. Without a backup it does
+// not begin empty.
+func TestI1APlaneThatMustBeRecoveredNeverBeginsEmpty(t *testing.T) {
+	r := newRestoreWorld(t)
+	key := r.create("lost", nil)
+	_, c := r.available(key)
+	r.keep(c, "before")
+	r.stored(key)
+	r.lose(key)
+	order := hypershift.MoveOrder{ID: "m1", Role: hypershift.MoveRecovers}
+	r.createMoving(key, order)
+	without := controlplane.ID{Namespace: key.Namespace + "-2", Name: "without"}
+	makeNamespace(r.T, r.admin, without.Namespace)
+	r.createMoving(without, order)
+	r.run()
+	r.awaitMove(key, hypershift.MoveArrived)
+	_, c = r.available(key)
+	r.hasConfigMap(c, "before")
+
+	r.awaitMove(without, hypershift.MoveFailed)
+	if o, err := r.runtime.Observe(without); err != nil || o.LastStart.Release != "" || o.Running {
+		t.Errorf("a plane without a backup: %+v, %v", o.LastStart, err)
+	}
+	hc := r.get(without)
+	if !strings.Contains(hc.Status.Move.Message, "have none of it") {
+		t.Errorf("the status: %+v", hc.Status.Move)
+	}
+	r.delete(without)
+	r.gone(without)
+}
+
 // silentStore is a store that refuses to list while it is silent.
 type silentStore struct {
 	backup.Store

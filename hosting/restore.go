@@ -104,6 +104,7 @@ func (r *restore) isUnfinished() bool { return r != nil && r.IsUnfinished }
 
 // findRecovery returns the recovery of a plane that never ran on this machine and has a backup; nil: there is none, or
 // nothing of it is left to do. The plane was lost with its management cluster, and the region has ordered it here anew.
+// When the order says that the plane recovers, one without a backup is a failure, and the plane does not start.
 //
 // A plane whose HostedCluster shows that it was ready is another case: its data is missing (DataMissing), and may be on
 // a disk that is not mounted. Then a person decides.
@@ -125,6 +126,11 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 	}
 	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: controlplane.Recovery, Source: c.id,
 		Release: release})
+	if r.Prepared.State == controlplane.PreparationNone && parseMove(hc).recovers() {
+		r.Prepared = controlplane.Preparation{State: controlplane.PreparationFailed,
+			Message: "the backups of this management cluster have none of it"}
+		return r
+	}
 	if r.Prepared.State == controlplane.PreparationNone {
 		c.isNew = true // Backups keeps the state of one order, and a clone has another one
 		return nil

@@ -41,6 +41,7 @@ const (
 	Forwarding MovePhase = "Forwarding"
 	Moved      MovePhase = "Moved"
 	Moving     MovePhase = "Moving"
+	Recovering MovePhase = "Recovering"
 	Removing   MovePhase = "Removing"
 )
 
@@ -59,6 +60,8 @@ func (e MovePhase) Valid() bool {
 		return true
 	case Moving:
 		return true
+	case Recovering:
+		return true
 	case Removing:
 		return true
 	default:
@@ -71,6 +74,7 @@ const (
 	Arrived MoveStep = "Arrived"
 	Cancel  MoveStep = "Cancel"
 	Finish  MoveStep = "Finish"
+	Recover MoveStep = "Recover"
 	Removed MoveStep = "Removed"
 	Start   MoveStep = "Start"
 	Stayed  MoveStep = "Stayed"
@@ -84,6 +88,8 @@ func (e MoveStep) Valid() bool {
 	case Cancel:
 		return true
 	case Finish:
+		return true
+	case Recover:
 		return true
 	case Removed:
 		return true
@@ -209,15 +215,16 @@ type Move struct {
 	// Other The other side; "" when the move is over.
 	Other string `json:"other"`
 
-	// OtherRole leaves or arrives
+	// OtherRole leaves, arrives, or "" for no order
 	OtherRole string `json:"other_role"`
 
 	// Phase Moving and Canceling: the source runs the plane, or it is on its way. Removing: the source keeps the plane, and the
-	// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Ending: the
-	// source's objects are deleted. Moved and Canceled: the move is over.
+	// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Recovering:
+	// the source is lost, and the target makes the plane from its backup. Ending: the source's objects are deleted, once
+	// it is connected. Moved and Canceled: the move is over.
 	Phase MovePhase `json:"phase"`
 
-	// Role leaves, arrives, or "" for no order
+	// Role leaves, arrives, recovers, or "" for no order
 	Role        string    `json:"role"`
 	StartedTime time.Time `json:"started_time"`
 
@@ -227,28 +234,31 @@ type Move struct {
 
 // MoveOrder defines model for MoveOrder.
 type MoveOrder struct {
-	// ID Of the move. Start makes one when it is absent; Cancel and Finish mean the present move then.
+	// ID Of the move. Start and Recover make one when it is absent; Cancel and Finish mean the present move then.
 	ID string `json:"id,omitempty"`
 
 	// Message With Stayed, why the source keeps the plane.
 	Message string `json:"message,omitempty"`
 
 	// Step Start: reserve room on another management cluster, and move. Cancel: stay, unless the target has the plane already.
-	// Finish: the source no longer forwards connections. Arrived: the target runs the plane. Stayed: the source keeps the
+	// Finish: the source no longer forwards connections. Recover: the source is lost; reserve room on another management
+	// cluster, which makes the plane from its backup. Arrived: the target runs the plane. Stayed: the source keeps the
 	// plane. Removed: the side without the plane has nothing of it any more.
 	Step MoveStep `json:"step"`
 
-	// To With Start, the name of the target; fleet chooses one when it is absent.
+	// To With Start and Recover, the name of the target; fleet chooses one when it is absent.
 	To string `json:"to,omitempty"`
 }
 
 // MovePhase Moving and Canceling: the source runs the plane, or it is on its way. Removing: the source keeps the plane, and the
-// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Ending: the
-// source's objects are deleted. Moved and Canceled: the move is over.
+// target's objects are deleted. Forwarding: the target runs the plane, and the source forwards connections. Recovering:
+// the source is lost, and the target makes the plane from its backup. Ending: the source's objects are deleted, once
+// it is connected. Moved and Canceled: the move is over.
 type MovePhase string
 
 // MoveStep Start: reserve room on another management cluster, and move. Cancel: stay, unless the target has the plane already.
-// Finish: the source no longer forwards connections. Arrived: the target runs the plane. Stayed: the source keeps the
+// Finish: the source no longer forwards connections. Recover: the source is lost; reserve room on another management
+// cluster, which makes the plane from its backup. Arrived: the target runs the plane. Stayed: the source keeps the
 // plane. Removed: the side without the plane has nothing of it any more.
 type MoveStep string
 

@@ -11,6 +11,8 @@ type MoveRole string
 const (
 	MoveLeaves  MoveRole = "leaves"  // its plane goes to the other management cluster, and never runs here again
 	MoveArrives MoveRole = "arrives" // its plane comes from the other one, and does not start before it has the data
+	// MoveRecovers: its plane was lost with the other one, and does not start before it has the data of its backup.
+	MoveRecovers MoveRole = "recovers"
 )
 
 // MoveOrder orders that a plane moves between two management clusters with the same store of backups.

@@ -17,8 +17,8 @@ import (
 
 // moveFlags are the flags of "atoll cluster move".
 type moveFlags struct {
-	to             string
-	cancel, finish bool
+	to                      string
+	cancel, finish, recover bool
 }
 
 func clusterMove(session *terminal.Session) *cobra.Command {
@@ -32,18 +32,25 @@ is lost; the API does not answer for some seconds.
 
 The source then forwards the connections of old kubeconfigs, for 7 days by default; --finish
 ends that now. --cancel keeps the control plane on the source, unless the target has it
-already: then the move goes on, and the phase is Forwarding.`,
+already: then the move goes on, and the phase is Forwarding.
+
+--recover is for a source that is lost: the target makes the control plane from its backup,
+which may miss the last ten seconds of writes. "atoll mc lost" recovers all clusters of a
+management cluster.`,
 		Example: `  atoll cluster move demo --wait
   atoll cluster move demo --to edge-7
   atoll cluster move demo --cancel --wait
-  atoll cluster move demo --finish`,
+  atoll cluster move demo --finish
+  atoll cluster move demo --recover --wait`,
 		Args: cobra.ExactArgs(1),
 	}
 	f := &moveFlags{}
 	cmd.Flags().StringVar(&f.to, "to", "", "the management cluster; default: the region chooses it")
 	cmd.Flags().BoolVar(&f.cancel, "cancel", false, "cancel the move of the cluster")
 	cmd.Flags().BoolVar(&f.finish, "finish", false, "delete what is left on the source; old kubeconfigs end")
+	cmd.Flags().BoolVar(&f.recover, "recover", false, "the source is lost: make the control plane from its backup")
 	cmd.MarkFlagsMutuallyExclusive("to", "cancel", "finish")
+	cmd.MarkFlagsMutuallyExclusive("recover", "cancel", "finish")
 	wait := terminal.AddWaitFlags(cmd, "moved")
 	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -58,6 +65,8 @@ already: then the move goes on, and the phase is Forwarding.`,
 				o.Step = fleet.Cancel
 			case f.finish:
 				o.Step = fleet.Finish
+			case f.recover:
+				o.Step = fleet.Recover
 			}
 			p, err := l.Move(ctx, cluster.ID(r.ID), o)
 			if err != nil {
@@ -84,6 +93,8 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 	switch m.Phase {
 	case fleet.Forwarding:
 		return step != fleet.Finish, nil
+	case fleet.Ending: // of a recovery: the target has the control plane
+		return step == fleet.Recover, nil
 	case fleet.Moved:
 		return true, nil
 	case fleet.Canceled:

@@ -24,6 +24,9 @@ func TestAWaitForAMoveEndsWithItsStep(t *testing.T) {
 		{fleet.Finish, fleet.Forwarding, false, nil},
 		{fleet.Finish, fleet.Ending, false, nil},
 		{fleet.Finish, fleet.Moved, true, nil},
+		{fleet.Recover, fleet.Recovering, false, nil},
+		{fleet.Recover, fleet.Ending, true, nil},
+		{fleet.Recover, fleet.Moved, true, nil},
 	} {
 		ended, err := hasEnded(fleet.Move{Phase: c.phase}, c.step)
 		if ended != c.hasEnded || !errors.Is(err, c.err) {

@@ -19,7 +19,7 @@ func ManagementCluster(session *terminal.Session) *cobra.Command {
 		mcDelete(session),
 		mcStateCommand(session, "cordon", platform.ManagementClusterUpdateStateCordoned), mcStateCommand(session, "uncordon",
 			platform.ManagementClusterUpdateStateReady),
-		mcDrain(session), mcKubeconfig(session), mcBootstrap(session),
+		mcDrain(session), mcLost(session), mcKubeconfig(session), mcBootstrap(session),
 		mcJoinToken(session), mcRevoke(session), mcAllow(session))
 	return cmd
 }

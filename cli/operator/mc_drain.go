@@ -60,17 +60,23 @@ the clusters that are left. "atoll mc uncordon" ends the drain.`,
 			return err
 		}
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
-			d := &drain{from: cluster.ManagementCluster(args[0]), flags: f, fleet: l, progress: out.Progress(session)}
-			if err := d.run(ctx); err != nil {
-				return err
-			}
-			if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
-				return err
-			}
-			return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
+			d := &drain{from: cluster.ManagementCluster(args[0]), step: fleet.Start, flags: f, fleet: l,
+				progress: out.Progress(session)}
+			return d.runAndPrint(ctx, session, out)
 		})
 	}
 	return cmd
+}
+
+// runAndPrint runs the drain and prints its result. Clusters that stay are an error.
+func (d *drain) runAndPrint(ctx context.Context, session *terminal.Session, out *terminal.Output) error {
+	if err := d.run(ctx); err != nil {
+		return err
+	}
+	if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
+		return err
+	}
+	return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
 }
 
 // moving is the part of the connection to the lifecycle manager that a drain uses.
@@ -80,9 +86,10 @@ type moving interface {
 	Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error)
 }
 
-// drain moves all clusters of a management cluster.
+// drain moves all clusters of a management cluster, or recovers them elsewhere.
 type drain struct {
 	from  cluster.ManagementCluster
+	step  fleet.MoveStep // Start or Recover
 	flags *drainFlags
 	fleet moving
 
@@ -151,10 +158,10 @@ func (d *drain) hasTried(id cluster.ID) bool {
 func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
 	p, err := d.fleet.Placement(ctx, id)
 	if err == nil && !d.isLeaving(p) {
-		p, err = d.fleet.Move(ctx, id, fleet.MoveOrder{Step: fleet.Start})
+		p, err = d.fleet.Move(ctx, id, fleet.MoveOrder{Step: d.step})
 	}
 	if err == nil {
-		p, err = awaitMove(ctx, d.fleet, p, fleet.Start, d.flags.timeout, io.Discard)
+		p, err = awaitMove(ctx, d.fleet, p, d.step, d.flags.timeout, io.Discard)
 	}
 	if ctx.Err() != nil {
 		return // the move goes on, and the next drain waits for it
@@ -176,9 +183,10 @@ func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
 	}
 }
 
-// isLeaving reports whether a move of the cluster away from the drained management cluster has begun.
+// isLeaving reports whether a move of the cluster away from the drained management cluster has begun. A recovery has no
+// such state: the placement changes when it begins.
 func (d *drain) isLeaving(p fleet.Placement) bool {
-	return p.Move != nil && p.Move.Phase == fleet.Moving && p.Move.From == string(d.from)
+	return d.step == fleet.Start && p.Move != nil && p.Move.Phase == fleet.Moving && p.Move.From == string(d.from)
 }
 
 func (d *drain) printf(format string, args ...any) {

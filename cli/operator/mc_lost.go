@@ -1,0 +1,59 @@
+package operator
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/api/fleet"
+	"atoll.dev/api/platform"
+	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
+)
+
+func mcLost(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "lost NAME",
+		Short: "Give a management cluster up: recover its clusters elsewhere from their backups",
+		Long: `Gives a management cluster up whose agent is not connected any more: it gets no more clusters,
+and each of its clusters is recovered on another management cluster with the same store of
+backups, --parallel at once, as "atoll cluster move --recover" does. The last ten seconds of
+writes may be missing. A cluster without a backup, or without room elsewhere, stays and does not
+stop the others.
+
+End the lost machine first, if you can: one that was only cut off goes on to serve its clusters
+until it reaches the store of the backups again; then it stops them within 15 seconds. What it
+still has of them is deleted when its agent is connected again.
+
+The command can be interrupted and repeated: recoveries that have begun go on, and it goes on
+with the clusters that are left.`,
+		Example: `  atoll mc lost edge-7 --parallel 4
+  atoll mc lost edge-7 -o json`,
+		Args: cobra.ExactArgs(1),
+	}
+	f := &drainFlags{}
+	cmd.Flags().IntVar(&f.parallel, "parallel", 1, "how many clusters are recovered at once")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait for one cluster")
+	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if f.parallel < 1 {
+			return errors.New("--parallel must be at least 1")
+		}
+		api, err := session.Client()
+		if err != nil {
+			return err
+		}
+		update := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
+		if _, err := api.UpdateManagementCluster(cmd.Context(), args[0], update); err != nil {
+			return err
+		}
+		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
+			d := &drain{from: cluster.ManagementCluster(args[0]), step: fleet.Recover, flags: f, fleet: l,
+				progress: out.Progress(session)}
+			return d.runAndPrint(ctx, session, out)
+		})
+	}
+	return cmd
+}
