@@ -26,7 +26,7 @@ func plan(w wanted, nodes []*node, now time.Time, unhealthyAfter time.Duration) 
 		left := unhealthyAfter - now.Sub(later(n.readyChangedAt(), w.awakeSince[n.Metadata.UID]))
 		switch {
 		case n.Metadata.DeletionTimestamp != nil:
-		case n.isDraining() && w.isUnreadyRealNode(n) && left <= 0: // no kubelet ends its pods
+		case n.isDraining() && w.isUnreadyRealNode(n) && (left <= 0 || !n.hasKubelet()): // no kubelet ends its pods
 			d.remove = append(d.remove, n)
 		case w.hasNeverRun(n):
 			if age := now.Sub(n.Metadata.CreationTimestamp.Time); age < unhealthyAfter {

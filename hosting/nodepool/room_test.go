@@ -50,7 +50,8 @@ func (w *world) deleteLocalPool(m *machinesInMemory, name string) {
 func TestANodeWithoutRoomGetsNoTokenAndTokensAreDeleted(t *testing.T) {
 	m := newMachinesInMemory()
 	m.most = 1
-	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443"})
+	// Patience is longer than the test: the deletion of the pool waits for no pod of a Node without a kubelet.
+	w := newWorld(t, Options{Machines: m, Router: "127.0.0.1:6443", Patience: time.Hour})
 	w.realPool("r", cluster.Local, 2)
 	w.awaitNodes("r", "r-0", "r-1")
 	w.eventually("the pool having no room", func() error {
@@ -122,6 +123,7 @@ func TestAnOldDrainPollsLessAndEndsWithoutItsKubelet(t *testing.T) {
 	n := testNode(0, "1.36.3", metav1.ConditionFalse)
 	n.Metadata.UID = "u0"
 	n.Metadata.Annotations = map[string]string{drainingAnnotation: epoch.Format(time.RFC3339)}
+	n.Status.NodeInfo.Runtime = "containerd://2.1.4"
 	w := want(0, "1.36.3")
 	w.provider, w.awakeSince = cluster.Local, map[types.UID]time.Time{"u0": epoch}
 	if d := plan(w, []*node{n}, epoch.Add(50*time.Second), time.Minute); len(d.drain) != 1 || d.again != 10*time.Second {
@@ -133,5 +135,32 @@ func TestAnOldDrainPollsLessAndEndsWithoutItsKubelet(t *testing.T) {
 	w.hibernated = true
 	if d := plan(w, []*node{n}, epoch.Add(time.Hour), time.Minute); len(d.remove) > 0 {
 		t.Errorf("a draining node of a hibernated cluster: %+v", d)
+	}
+}
+
+// The deletion of a pool waited until its time limit for pods that the scheduler had bound to a Node without a kubelet.
+func TestADrainingNodeThatNeverHadAKubeletIsRemoved(t *testing.T) {
+	n := testNode(0, "1.36.3", metav1.ConditionFalse)
+	n.Metadata.Annotations = map[string]string{drainingAnnotation: epoch.Format(time.RFC3339)}
+	for _, c := range []struct {
+		name             string
+		provider         cluster.NodeProvider
+		runtime          string
+		hibernated       bool
+		removed, drained int
+	}{
+		{"real, without a kubelet", cluster.Local, "", false, 1, 0},
+		{"real, with a kubelet that has reported", cluster.Local, "containerd://2.1.4", false, 0, 1},
+		{"real, of a hibernated cluster", cluster.Local, "", true, 0, 1},
+		{"simulated", cluster.Simulated, "", false, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := want(0, "1.36.3")
+			w.provider, w.hibernated, n.Status.NodeInfo.Runtime = c.provider, c.hibernated, c.runtime
+			d := plan(w, []*node{n}, epoch.Add(time.Second), time.Minute)
+			if len(d.remove) != c.removed || len(d.drain) != c.drained {
+				t.Errorf("%d removed and %d drained, want %d and %d", len(d.remove), len(d.drain), c.removed, c.drained)
+			}
+		})
 	}
 }

@@ -256,8 +256,8 @@ func (s *watchedPlane) execute(ctx context.Context, pool *hypershift.NodePool, w
 		}
 	}
 	for _, n := range d.remove {
-		s.reconciler.o.Log.Info("a node that is not ready for long is replaced", "namespace", pool.Namespace, "pool",
-			pool.Name, "node", n.Metadata.Name)
+		s.reconciler.o.Log.Info("a node whose kubelet does not run is removed without a drain", "namespace",
+			pool.Namespace, "pool", pool.Name, "node", n.Metadata.Name)
 		if err := s.removeNode(ctx, n); err != nil {
 			return 0, err
 		}
