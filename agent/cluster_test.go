@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -25,25 +26,27 @@ type cluster struct {
 	agent *rest.Config
 }
 
-var bootstrapped = map[string]*cluster{}
+// shared is the cluster of all tests of this process.
+var shared struct {
+	sync.Mutex
+	cluster *cluster       // nil: not bootstrapped yet
+	runs    map[string]int // counts the namespaces that each test has got
+}
 
-// runs counts the namespaces that each test has got.
-var runs = map[string]int{}
-
-// sharedCluster is the test process's plane, bootstrapped, and a namespace in
-// it for this test alone.
+// sharedCluster returns the test process's plane, bootstrapped, and a namespace in it for this test alone.
 func sharedCluster(t *testing.T) (*cluster, string) {
 	t.Helper()
 	p := planetest.Shared(t)
-	c := bootstrapped[p.Config.Dir]
-	if c == nil {
-		c = bootstrap(t, p)
-		bootstrapped[p.Config.Dir] = c
+	shared.Lock()
+	defer shared.Unlock()
+	if shared.cluster == nil {
+		shared.cluster, shared.runs = bootstrap(t, p), map[string]int{}
 	}
+	c := shared.cluster
 	ns := strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name()))
 	ns = strings.Trim(ns[max(0, len(ns)-50):], "-")
-	if runs[ns]++; runs[ns] > 1 { // -count repeats the test in the same cluster
-		ns = fmt.Sprint(ns, "-", runs[ns])
+	if shared.runs[ns]++; shared.runs[ns] > 1 { // -count repeats the test in the same cluster
+		ns = fmt.Sprint(ns, "-", shared.runs[ns])
 	}
 	c.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace", "metadata": map[string]any{
 		"name": ns}})

@@ -22,6 +22,7 @@ func appliedResourcesOf(u *unstructured.Unstructured) []resourceRef {
 }
 
 func TestDeletionModes(t *testing.T) {
+	t.Parallel()
 	for name, mode := range map[string]struct {
 		option *workv1.DeleteOption
 		stays  []string
@@ -78,6 +79,7 @@ func checkDeletion(t *testing.T, w *world, b work.Bundle, stays []string) {
 
 // The agent acknowledges a deletion when the objects are removed, not at the request (I9).
 func TestI9DeletionWaitsForTheObjects(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -113,6 +115,7 @@ func TestI9DeletionWaitsForTheObjects(t *testing.T) {
 // While a deleted work waits for finalizers, its AppliedManifestWork lists the remaining objects,
 // as OCM's does.
 func TestAppliedResourcesShrinkWhileADeletionWaits(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1"),
 		configMap(w.ns, "c", "k", "1")))

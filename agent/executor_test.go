@@ -48,6 +48,7 @@ func (w *world) withExecutor(b work.Bundle) work.Bundle {
 
 // An executor's work has exactly the executor's rights; the agent's own wider rights do not count.
 func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps", "roles"}, []any{"create", "update", "patch", "get", "delete"})
 	role := func(name, verb string) json.RawMessage {
@@ -80,6 +81,7 @@ func TestAnExecutorsRightsLimitItsWork(t *testing.T) {
 
 // A work that orphans its objects needs no right to delete them.
 func TestAnOrphaningExecutorNeedsNoDeleteRight(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.allow(t, []any{"configmaps"}, []any{"create", "update", "patch", "get"})
 	b := w.withExecutor(manifests(configMap(w.ns, "a", "k", "1")))
@@ -173,6 +175,7 @@ func TestAnExecutorsRightsAreCheckedAgain(t *testing.T) {
 
 // The agent reports a manifest for which it lacks the right, and applies the others.
 func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	outside := json.RawMessage(
 		`{"apiVersion":"admissionregistration.k8s.io/v1","kind":"ValidatingWebhookConfiguration",` +
@@ -193,6 +196,7 @@ func TestAMissingRightOfTheAgentIsReported(t *testing.T) {
 // An AppliedManifestWork equals OCM's field by field; the agent takes over one of another agent and
 // ends its eviction.
 func TestAppliedManifestWorksEqualThoseOfOCM(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	secret := json.RawMessage(`{"apiVersion":"v1","kind":"Secret","metadata":{"name":"s","namespace":"` + w.ns + `"}}`)
 	deployment := json.RawMessage(`{"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"d","namespace":"` +

@@ -15,6 +15,7 @@ import (
 )
 
 func TestFeedback(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	deployment := raw(map[string]any{
 		"apiVersion": "apps/v1", "kind": "Deployment", "metadata": map[string]any{"name": "d", "namespace": w.ns},
@@ -73,6 +74,7 @@ func TestFeedback(t *testing.T) {
 // TestI11RulesForSecretsReadNothing: a work with a Secret that it only reads, and with rules
 // for it. Its status must have no value of the Secret, and must say why.
 func TestI11RulesForSecretsReadNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	secrets := schema.GroupVersionResource{Version: "v1", Resource: "secrets"}
 	object := map[string]any{"apiVersion": "v1", "kind": "Secret", "metadata": map[string]any{"name": "s",

@@ -22,6 +22,7 @@ import (
 )
 
 func TestAWorkIsCreatedUpdatedPrunedAndDeleted(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "b", "k", "1")))
 	w.server.awaitApplied("one")
@@ -53,6 +54,7 @@ func TestAWorkIsCreatedUpdatedPrunedAndDeleted(t *testing.T) {
 }
 
 func TestABadManifestDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	bad := raw(map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "Not-A-Name",
 		"namespace": w.ns}})
@@ -88,6 +90,7 @@ func TestABadManifestDelaysNoOther(t *testing.T) {
 }
 
 func TestNamespacesAndKindsOfAWorkAreAppliedFirst(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	group := "g" + fmt.Sprint(time.Now().UnixNano()) + ".example.com"
 	crd := raw(map[string]any{
@@ -127,6 +130,7 @@ func TestNamespacesAndKindsOfAWorkAreAppliedFirst(t *testing.T) {
 }
 
 func TestAManifestIsAppliedOnceItsNamespaceAppears(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns+"-late", "a", "k", "1")))
 	w.server.awaitCondition("one", workv1.WorkApplied, metav1.ConditionFalse)
@@ -136,6 +140,7 @@ func TestAManifestIsAppliedOnceItsNamespaceAppears(t *testing.T) {
 }
 
 func TestDriftIsRepaired(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1", "l", "1"), configMap(w.ns, "b", "k", "1")))
 	w.server.awaitApplied("one")
@@ -169,6 +174,7 @@ func TestDriftIsRepaired(t *testing.T) {
 }
 
 func TestADeletedAppliedManifestWorkIsCreatedAgain(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -190,6 +196,7 @@ func TestADeletedAppliedManifestWorkIsCreatedAgain(t *testing.T) {
 }
 
 func TestTwoWorksShareAnObject(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -209,6 +216,7 @@ func TestTwoWorksShareAnObject(t *testing.T) {
 }
 
 func TestUpdateStrategies(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, name := range []string{"only", "mine", "theirs"} {
 		w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
@@ -320,6 +328,7 @@ func applyCalls(m *metrics) int {
 
 // An agent that lost its store requests all works and deletes nothing: absence is no deletion.
 func TestAWipedOrDamagedStoreDeletesNothing(t *testing.T) {
+	t.Parallel()
 	for name, harm := range map[string]func(path string) error{
 		"wiped": os.Remove,
 		"damaged": func(path string) error {

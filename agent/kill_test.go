@@ -61,6 +61,7 @@ func (w *world) child() *testsite.Process {
 // After kills of the agent at any moment the cluster converges to exactly the ordered works,
 // deletions included (I9, I12).
 func TestI12TheAgentConvergesAfterKills(t *testing.T) {
+	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 0))

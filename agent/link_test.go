@@ -19,6 +19,7 @@ import (
 // The agent sends a status that is too large for the broker without its feedback values, and with
 // a condition that has the reason.
 func TestAStatusAboveTheBrokersLimitIsReduced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.agent.stop()
 	o := agentOptions(t, w.cluster, w.broker, w.consumer, w.dir)

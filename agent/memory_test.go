@@ -13,16 +13,20 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/api/work"
+	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 )
 
 // The memory of the agent's process with 10,000 objects, and its peak, during the apply and after a
 // restart. The race detector multiplies it, so the test runs only without.
 func TestMemoryOf10000Objects(t *testing.T) {
+	c := bootstrap(t, planetest.Start(t)) // of its own: agents of other tests would watch all these objects
 	for name, rules := range map[string]bool{"metadata": false, "feedback": true} {
 		t.Run(name, func(t *testing.T) {
-			c, ns := sharedCluster(t)
-			w := newSite(t, c, ns, work.Consumer(ns[max(0, len(ns)-40):]))
+			ns := "memory-" + name
+			c.create(t, namespaces, "", map[string]any{"apiVersion": "v1", "kind": "Namespace",
+				"metadata": map[string]any{"name": ns}})
+			w := newSite(t, c, ns, work.Consumer(ns))
 			agent := w.child()
 			agent.Start()
 			const works, each = 1000, 10

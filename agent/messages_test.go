@@ -20,6 +20,7 @@ import (
 )
 
 func TestABrokerRestartLosesNoStatus(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -43,6 +44,7 @@ func TestABrokerRestartLosesNoStatus(t *testing.T) {
 }
 
 func TestTheAgentSurvivesARestartOfTheAPIServer(t *testing.T) {
+	t.Parallel()
 	p := planetest.Start(t)
 	c := bootstrap(t, p)
 	w := newSite(t, c, "default", "killed")
@@ -81,6 +83,7 @@ func TestTheAgentSurvivesARestartOfTheAPIServer(t *testing.T) {
 // An agent that was away for 1,000 changes, deletions among them, converges
 // soon after its return (I9).
 func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	id := func(i int) string { return fmt.Sprintf("work-%04d", i) }
 	for i := range 400 {
@@ -129,6 +132,7 @@ func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
 // The agent acknowledges a work to the broker only when it is on disk, and it survives any message
 // (I6).
 func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	send := func(kind string, ext map[string]string, data string) {
 		t.Helper()
@@ -182,6 +186,7 @@ func TestI6MalformedEventsAreDroppedAndOthersApplied(t *testing.T) {
 }
 
 func TestStaleSpecsAreDroppedAndEqualSpecsChangeNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
 	w.server.awaitApplied("one")
@@ -212,6 +217,7 @@ func TestStaleSpecsAreDroppedAndEqualSpecsChangeNothing(t *testing.T) {
 }
 
 func TestAStatusResyncComparesHashes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
 		w.server.apply(work.ID(id), manifests(configMap(w.ns, id, "k", "1")))
@@ -238,6 +244,7 @@ func TestAStatusResyncComparesHashes(t *testing.T) {
 }
 
 func TestTheAgentPublishesHeartbeats(t *testing.T) {
+	t.Parallel()
 	c, ns := sharedCluster(t)
 	b := testsite.New(t).StartBroker()
 	s := startServer(t, b, work.Consumer(ns))

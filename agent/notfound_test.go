@@ -17,6 +17,7 @@ import (
 // remains known: the manifest is not applied, with the API server's message, and its object is not
 // available. When the role exists, the agent creates the binding.
 func TestABindingWithoutItsRoleIsNotAvailable(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	binding := json.RawMessage(
 		`{"apiVersion":"rbac.authorization.k8s.io/v1","kind":"RoleBinding","metadata":{"name":"b","namespace":"` +

@@ -115,6 +115,7 @@ func TestDriftAndStatusWithin200ms(t *testing.T) {
 // A hundred changes a second reach the region as a few, and the last of them
 // always.
 func TestStatusesOfAnOftenChangedObjectAreRateLimited(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.apply("other", withFeedbackOf(w.ns, "b"))
@@ -155,6 +156,7 @@ func TestStatusesOfAnOftenChangedObjectAreRateLimited(t *testing.T) {
 
 // The agent spaces its repairs of an object that another writer changes back, and reports that.
 func TestRepairsOfAContestedObjectAreSpacedAndReported(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.apply("one", withFeedbackOf(w.ns, "a"))
 	w.server.awaitApplied("one")
@@ -215,6 +217,7 @@ func gaugeValue(g prometheus.Gauge) float64 {
 // The agent no longer writes a Job that its rule finds complete: neither after drift, nor after a
 // deletion, nor after a change of the work, until the rule is removed.
 func TestACompleteObjectIsNotWritten(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	job := func(label string) work.Bundle {
 		b := manifests(raw(map[string]any{

@@ -53,6 +53,7 @@ func (w *world) awaitLogNote(t *testing.T, note string) {
 // While the disk is full the agent repairs drift and sends statuses; new works wait unacknowledged.
 // The agent ends with its context, and continues when the disk has room again.
 func TestAFullDiskDelaysOnlyNewWorks(t *testing.T) {
+	t.Parallel()
 	c, ns := sharedCluster(t)
 	w := newSite(t, c, ns, work.Consumer(ns))
 	var full atomic.Bool
@@ -154,6 +155,7 @@ func TestRecordsWaitForTheDiskOncePerWork(t *testing.T) {
 // A broker above its quota drops events without acknowledgement; with a full window a publish
 // waits. Neither delays the cluster, and the agent sends dropped events again.
 func TestAnUnacknowledgedPublishDelaysNothingElse(t *testing.T) {
+	t.Parallel()
 	c, ns := sharedCluster(t)
 	w := newSite(t, c, ns, work.Consumer(ns))
 	broker := &moodyLink{}

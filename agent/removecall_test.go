@@ -13,6 +13,7 @@ import (
 // An observation of a watch may be stale. It never makes the agent leave an object that no other
 // work owns.
 func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for _, id := range []string{"one", "two"} {
 		w.server.apply(work.ID(id), manifests(configMap(w.ns, "a", "k", "1")))
@@ -46,6 +47,7 @@ func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 
 // Two works share objects and are deleted in the same moment.
 func TestI9WorksWithSharedObjectsAreDeletedConcurrently(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	shared := work.Bundle{}
 	for i := range 20 {

@@ -47,6 +47,7 @@ func dataAll(u *unstructured.Unstructured) map[string]string {
 // An update replaces the content of other writers by the manifest's, and adds to the object's labels,
 // annotations and finalizers.
 func TestUpdateReplacesContentOfOthers(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -100,6 +101,7 @@ func TestUpdateReplacesContentOfOthers(t *testing.T) {
 // A field that the schema does not know, and a list that has an entry twice,
 // are no reason to refuse an update.
 func TestUpdateAcceptsWhatServerSideApplyRefuses(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	unknown := modified(t, configMap(w.ns, "unknown", "k", "1"), func(u *unstructured.Unstructured) {
 		u.Object["future"] = "1"
@@ -139,6 +141,7 @@ func withStrategy(b work.Bundle, s workv1.UpdateStrategy) work.Bundle {
 }
 
 func TestIgnoredFieldsBelongToTheCluster(t *testing.T) {
+	t.Parallel()
 	for name, fields := range map[string]workv1.IgnoreField{
 		"JSONPath": {JSONPaths: []string{".data.count"}}, "pointer": {JSONPointers: []string{"/data/count"}},
 		"jq": {JQPathExpressions: []string{`.data | .count`}},
@@ -190,6 +193,7 @@ func TestIgnoredFieldsBelongToTheCluster(t *testing.T) {
 // applies, as OCM's agent does: the next manifest removes the entry, unless another writer has set
 // it, too.
 func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	deployment := func(image string) work.Bundle {
 		b := manifests(
@@ -242,6 +246,7 @@ func TestIgnoredEntriesOfListsAreLeftOutOfTheApply(t *testing.T) {
 }
 
 func TestSSAConflictsAreReportedAndRetried(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.create(t, configMaps, w.ns, map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{
 		"name": "a"}, "data": map[string]any{"k": "there"}})
@@ -261,6 +266,7 @@ func TestSSAConflictsAreReportedAndRetried(t *testing.T) {
 // An owner that the manifest names counts for server-side apply only, and a
 // work that begins to orphan an object takes its reference away at once.
 func TestOrphanedObjectsLoseTheirOwnerReferenceAtOnce(t *testing.T) {
+	t.Parallel()
 	for _, kind := range []workv1.UpdateStrategyType{workv1.UpdateStrategyTypeUpdate,
 		workv1.UpdateStrategyTypeCreateOnly, workv1.UpdateStrategyTypeServerSideApply} {
 		t.Run(string(kind), func(t *testing.T) {

@@ -36,6 +36,7 @@ func (s *server) rename(id, name string) {
 // after the work: the objects get the new owner and stay, objects outside of the work are pruned,
 // and nothing of the old name remains.
 func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	create := configMap(w.ns, "created", "k", "1")
 	b := manifests(configMap(w.ns, "a", "k", "1"), configMap(w.ns, "gone", "k", "1"), create)
@@ -92,6 +93,7 @@ func TestAWorkIsTakenOverFromItsFormerName(t *testing.T) {
 
 // The name of a work is another's text: it takes nothing from another work.
 func TestAWorkDoesNotTakeTheNameOfAnother(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.server.rename("two", "one") // the id of the first is the name of the second
 	w.server.apply("one", manifests(configMap(w.ns, "a", "k", "1")))
@@ -111,6 +113,7 @@ func TestAWorkDoesNotTakeTheNameOfAnother(t *testing.T) {
 // owner reference through the other's writes, and the object stays until the
 // last of them gives it up.
 func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
+	t.Parallel()
 	first := newWorld(t)
 	second := newSite(t, first.cluster, first.ns, first.consumer[:40]+"-2")
 	second.agent = startAgent(t, agentOptions(t, second.cluster, second.broker, second.consumer, second.dir))
@@ -160,6 +163,7 @@ func TestTwoAgentsWithDifferentHubsShareAnObject(t *testing.T) {
 // A work may name any field manager, as with OCM's agent. The agent checks its fields for drift
 // like its own, also after a restart.
 func TestAWorkMayNameAnyFieldManager(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	b := withStrategy(manifests(configMap(w.ns, "a", "k", "1")), workv1.UpdateStrategy{
 		Type: workv1.UpdateStrategyTypeServerSideApply, ServerSideApply: &workv1.ServerSideApplyConfig{Force: true,
