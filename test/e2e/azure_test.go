@@ -12,6 +12,7 @@ import (
 
 // The programs of examples/azure-sdk use a region through Azure's SDK for Go, as they would use Azure.
 func TestProgramsOfAzuresSDK(t *testing.T) {
+	t.Parallel()
 	r := localtest.Shared(t)
 	cmd := exec.CommandContext(t.Context(), "go", "test", "-trimpath", "-count=1", "-v", ".")
 	cmd.Dir = "../../examples/azure-sdk"

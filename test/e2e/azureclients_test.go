@@ -96,6 +96,7 @@ func certificateRequest(t *testing.T) string {
 
 // TestMicrosoftsCommandLineUsesARegion takes a cluster through its life with `az`, and reads ARO classic with `az aro`.
 func TestMicrosoftsCommandLineUsesARegion(t *testing.T) {
+	t.Parallel()
 	bin, err := exec.LookPath("az")
 	if err != nil {
 		t.Skipf("%v; `scripts/ensure.sh az` installs Debian's package azure-cli", err)
@@ -184,6 +185,7 @@ const azapiModule = "github.com/Azure/terraform-provider-azapi@v1.15.0"
 
 // TestTerraformUsesARegion applies examples/azure-terraform, changes it, finds no drift and destroys it.
 func TestTerraformUsesARegion(t *testing.T) {
+	t.Parallel()
 	bin, err := exec.LookPath("terraform")
 	if err != nil {
 		t.Skip(err)

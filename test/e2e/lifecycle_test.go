@@ -66,6 +66,7 @@ func ownAdapter(t *testing.T) func(home string) {
 // adapter, Maestro and the agent, and reports so; its deletion removes everything. One trace covers
 // it all.
 func TestAClusterIsReconciledAndDeleted(t *testing.T) {
+	t.Parallel()
 	collector := tracetest.Start(t)
 	r := localtest.NewIn(t, ownAdapter(t), "--insecure-listen", "--traces", collector.URL)
 	const clusters = "/api/hyperfleet/v1/clusters"

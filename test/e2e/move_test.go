@@ -19,6 +19,7 @@ import (
 // kubeconfig works until the move is finished, node pools and credentials follow, and nothing stays on the source. A
 // drain moves it back, and its deletion, while the drained management cluster forwards, leaves nothing on either.
 func TestI1I9AnOperatorMovesACluster(t *testing.T) {
+	t.Parallel()
 	r := localtest.New(t, "--backups", "--management-clusters", "2")
 	api, ctx := r.API(), t.Context()
 	cluster, err := api.CreateCluster(ctx, platform.ClusterRequest{Name: "moves"})
