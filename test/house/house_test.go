@@ -225,30 +225,16 @@ func TestNoTestSleeps(t *testing.T) {
 	})
 }
 
-// mostLines is the greatest length of a Go file and of its tests, in lines. Generated files may be longer.
+// mostLines is the greatest length of a Go file, in lines. Generated files may be longer.
 const mostLines = 400
-
-// longerFiles are the files that were longer when the rule was tightened, with the lines that they may have.
-// Split one by its subjects when you change it; no number grows.
-var longerFiles = map[string]int{
-	"hosting/process/runner.go":         430,
-	"local/up.go":                       440,
-	"rollout/driver_test.go":            550,
-	"test/realnodes/behaviours_test.go": 830,
-}
 
 func TestGoFilesHaveAtMost400Lines(t *testing.T) {
 	walkGo(t, func(path string, src []byte) {
 		if strings.HasSuffix(path, "_gen.go") || strings.HasSuffix(path, ".pb.go") {
 			return
 		}
-		name, err := filepath.Rel("../..", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		most := max(mostLines, longerFiles[filepath.ToSlash(name)])
-		if n := bytes.Count(src, []byte("\n")); n > most {
-			t.Errorf("%s has %d lines, %d allowed: is it still one idea?", path, n, most)
+		if n := bytes.Count(src, []byte("\n")); n > mostLines {
+			t.Errorf("%s has %d lines, %d allowed: is it still one idea?", path, n, mostLines)
 		}
 	})
 }

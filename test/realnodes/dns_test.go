@@ -2,7 +2,7 @@
 
 package realnodes
 
-// dnsBehaviours are those of DNS within a cluster. They use objects of behaviours.
+// dnsBehaviours are those of DNS within a cluster. They use objects of other behaviours.
 var dnsBehaviours = []behaviour{
 	{name: "DNS has the Service of the API server", steps: []step{
 		{`exec server -- /demo resolve kubernetes.default.svc.cluster.local`,

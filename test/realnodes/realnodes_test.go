@@ -4,7 +4,6 @@ package realnodes
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +13,6 @@ import (
 // TestBehavioursOfKubernetesOnRealNodes starts one cluster, creates the objects of all behaviours, and then tries each.
 func TestBehavioursOfKubernetesOnRealNodes(t *testing.T) {
 	w := newWorld(t, 0)
-	behaviours := slices.Concat(behaviours, dnsBehaviours)
 	var all []string
 	for _, b := range behaviours {
 		all = append(all, b.manifests)
