@@ -32,8 +32,9 @@ if [[ $# == 2 && $1 == -test.run=* ]]; then
 	*) exec go test -json -race -vet=off -ldflags=-w -count=1 -timeout 20m "$@" ;;
 	esac
 fi
-first=(./test/e2e ./maestro ./agent ./test/hosted ./cli ./store ./clm ./test/faults ./front/rosa ./bus
-	./test/lifecycle ./hosting ./sentinel ./test/rebuild)
+first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm ./bus ./front/rosa ./hosting/nodepool
+	./bench/fleet ./test/faults ./access ./test/lifecycle ./test/rebuild ./front/arm ./backup/region ./hosting/backups
+	./sentinel ./fleet)
 
 out=$(mktemp -d)
 # A run that is interrupted takes them with it, test programs and all: each is a group.
@@ -61,7 +62,7 @@ quota() {
 hundredths=$(quota)
 at_once=$((3 * ${hundredths:-$((100 * $(nproc)))} / 200))
 ((at_once > 0)) || at_once=1
-parallel=$(($(nproc) > 3 ? $(nproc) : 3)) # tests of one package: many of them wait
+parallel=$(($(nproc) > 4 ? $(nproc) : 4)) # tests of one package: many of them wait
 
 failed=0
 beside kube & kube=$!
