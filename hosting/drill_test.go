@@ -160,23 +160,23 @@ func TestI1I12ABackupIsRestoredForPractice(t *testing.T) {
 		}
 	}
 
+	pid := 0 // kept from the same look: the drill may end a moment later
 	r.wait("the scratch plane of another drill", func() error {
-		if r.scratchPlane() == 0 {
+		if pid = r.scratchPlane(); pid == 0 {
 			return errStill
 		}
 		return nil
 	})
-	pid := r.scratchPlane()
 	begun := time.Now()
 	r.halt()
-	if took := time.Since(begun); took > 5*time.Second {
+	if took := time.Since(begun); took > 30*time.Second { // at once, on an idle machine; a drill may take 15 minutes
 		t.Errorf("hosting stopped after %s", took)
 	}
 	customers := r.pid(key)
 	r.drillEvery = 0
 	r.run() // without drills
 	r.wait("the end of the scratch plane", r.hasNoScratch)
-	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); pid != 0 && err == nil {
+	if _, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
 		t.Error("the process of the scratch plane is left")
 	}
 	if r.pid(key) != customers {
