@@ -4,21 +4,13 @@ package realnodes
 
 // serviceBehaviours are those of connections to pods and kubelets, of Services, and of controllers that make pods.
 var serviceBehaviours = []behaviour{
-	{name: "exec runs a program in a container", manifests: `apiVersion: v1
-kind: Pod
-metadata: {name: server, labels: {app: server}}
-spec:
-  terminationGracePeriodSeconds: 1
-  restartPolicy: Always
-  containers:
-  - name: main
-    image: atoll.dev/demo:v1
-    imagePullPolicy: Never
-    readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}
-`, steps: []step{
-		{`exec server -- /demo hostname`,
-			`server`},
-	}},
+	{name: "exec runs a program in a container",
+		manifests: demoPod("server", "Always", "",
+			`readinessProbe: {httpGet: {path: /, port: 8080}, periodSeconds: 1}`),
+		steps: []step{
+			{`exec server -- /demo hostname`,
+				`server`},
+		}},
 	{name: "exec passes the standard input", manifests: ``, steps: []step{
 		{`exec -i server -- /demo copy`,
 			`input of exec`},
@@ -49,18 +41,7 @@ kind: Service
 metadata: {name: web1}
 spec: {selector: {app: server}, clusterIP: 10.96.77.1, ports: [{name: web, port: 80, targetPort: 8080}]}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: p-svc, labels: {app: p-svc}}
-spec:
-  terminationGracePeriodSeconds: 1
-  restartPolicy: OnFailure
-  containers:
-  - name: main
-    image: atoll.dev/demo:v1
-    imagePullPolicy: Never
-    args: [fetch, http://10.96.77.1/]
-`, steps: []step{
+` + demoPod("p-svc", "OnFailure", "", `args: [fetch, http://10.96.77.1/]`), steps: []step{
 		{`logs p-svc -c main`,
 			`server`},
 	}},
@@ -69,36 +50,16 @@ kind: Service
 metadata: {name: web2}
 spec: {selector: {app: server}, type: NodePort, ports: [{name: web, port: 80, targetPort: 8080, nodePort: 30123}]}
 ---
-apiVersion: v1
-kind: Pod
-metadata: {name: p-nodeport, labels: {app: p-nodeport}}
-spec:
-  terminationGracePeriodSeconds: 1
-  restartPolicy: OnFailure
-  containers:
-  - name: main
-    image: atoll.dev/demo:v1
-    imagePullPolicy: Never
-    args: [fetch, "http://10.90.0.17:30123/"]
-`, steps: []step{
+` + demoPod("p-nodeport", "OnFailure", "", `args: [fetch, "http://10.90.0.17:30123/"]`), steps: []step{
 		{`logs p-nodeport -c main`,
 			`server`},
 	}},
-	{name: "a pod has the variables of Services", manifests: `apiVersion: v1
-kind: Pod
-metadata: {name: p-svcenv, labels: {app: p-svcenv}}
-spec:
-  terminationGracePeriodSeconds: 1
-  restartPolicy: Never
-  containers:
-  - name: main
-    image: atoll.dev/demo:v1
-    imagePullPolicy: Never
-    args: [env, KUBERNETES_SERVICE_PORT]
-`, steps: []step{
-		{`logs p-svcenv -c main`,
-			`443`},
-	}},
+	{name: "a pod has the variables of Services",
+		manifests: demoPod("p-svcenv", "Never", "", `args: [env, KUBERNETES_SERVICE_PORT]`),
+		steps: []step{
+			{`logs p-svcenv -c main`,
+				`443`},
+		}},
 	{name: "a Deployment has its replicas", manifests: `apiVersion: apps/v1
 kind: Deployment
 metadata: {name: d-1}

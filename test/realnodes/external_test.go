@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"atoll.dev/api/hypershift"
 	"atoll.dev/node/join"
 	"atoll.dev/test/testsite"
 )
@@ -17,29 +16,7 @@ import (
 // and leaves; others are refused; a machine whose pool is deleted stops.
 func TestAMachineOfACustomerJoinsAndLeaves(t *testing.T) {
 	s := newSite(t)
-	s.apply(fmt.Sprintf(`
-apiVersion: v1
-kind: Namespace
-metadata: {name: %[1]s}
----
-apiVersion: %[3]s/%[4]s
-kind: HostedCluster
-metadata: {name: %[2]s, namespace: %[1]s}
-spec:
-  release: {image: "atoll.dev/release:1.36.3"}
-  platform: {type: AWS}
-  networking: {clusterNetwork: [{cidr: 10.132.0.0/14}], machineNetwork: [{cidr: 10.90.0.0/16}]}
----
-apiVersion: %[3]s/%[4]s
-kind: NodePool
-metadata: {name: %[2]s-e, namespace: %[1]s, annotations: {hosting.atoll.dev/provider: external}}
-spec:
-  clusterName: %[2]s
-  replicas: 1
-  release: {image: "atoll.dev/release:1.36.3"}
-  platform: {type: AWS, aws: {instanceType: m6a.large}}
-  management: {upgradeType: Replace, autoRepair: true}
-`, namespace, cluster, hypershift.Group, hypershift.Version))
+	s.apply(orderManifests("e", "external", 1))
 
 	good := s.token("m00001", time.Hour)
 	wrong := s.invitation

@@ -31,7 +31,6 @@ import (
 	"atoll.dev/hosting/router"
 	"atoll.dev/node"
 	"atoll.dev/node/supervisor"
-	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 )
 
@@ -54,18 +53,7 @@ type site struct {
 // newSite starts a plane with a pool of customers' machines, a router, and the customer's network.
 func newSite(t *testing.T) *site {
 	t.Helper()
-	programs, err := filepath.Abs("../../bin/atoll-node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := supervisor.MissingError(supervisor.Preflight(programs)); err != nil {
-		t.Skip(err)
-	}
-	p := planetest.Start(t)
-	config, err := p.Config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs, p, config := startPlane(t)
 	if err := rest.LoadTLSFiles(config); err != nil {
 		t.Fatal(err)
 	}

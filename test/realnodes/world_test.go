@@ -20,6 +20,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
 	"atoll.dev/api/hypershift"
@@ -84,24 +85,31 @@ type world struct {
 	dir        string // has the homes of the nodes
 }
 
+// startPlane starts a plane for real nodes, whose program is atoll-node. It skips the test on a machine that cannot run
+// real nodes.
+func startPlane(t *testing.T) (atollNode string, p *plane.Process, config *rest.Config) {
+	t.Helper()
+	atollNode, err := filepath.Abs("../../bin/atoll-node")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := supervisor.MissingError(supervisor.Preflight(atollNode)); err != nil {
+		t.Skip(err)
+	}
+	p = planetest.Start(t)
+	if config, err = p.Config.RESTConfig(); err != nil {
+		t.Fatal(err)
+	}
+	return atollNode, p, config
+}
+
 const namespace, cluster = "clusters-1", "hc-1"
 
 // newWorld starts a plane, hosting's node pools, and a pool of two nodes, and removes all of it at the end. A node that
 // is not ready for unhealthyAfter is replaced; 0: after the default time.
 func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
 	t.Helper()
-	programs, err := filepath.Abs("../../bin/atoll-node")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := supervisor.MissingError(supervisor.Preflight(programs)); err != nil {
-		t.Skip(err)
-	}
-	p := planetest.Start(t)
-	config, err := p.Config.RESTConfig()
-	if err != nil {
-		t.Fatal(err)
-	}
+	programs, p, config := startPlane(t)
 	kubeconfig, err := hosting.Bootstrap(t.Context(), config, hosting.BootstrapOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -147,10 +155,9 @@ func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
 	return w
 }
 
-// order creates a hosted cluster with a pool of two nodes.
-func (w *world) order(client dynamic.Interface) {
-	w.t.Helper()
-	w.apply(fmt.Sprintf(`
+// orderManifests returns the manifests of a hosted cluster with one node pool, in a namespace of its own.
+func orderManifests(pool, provider string, replicas int) string {
+	return fmt.Sprintf(`
 apiVersion: v1
 kind: Namespace
 metadata: {name: %[1]s}
@@ -165,14 +172,20 @@ spec:
 ---
 apiVersion: %[3]s/%[4]s
 kind: NodePool
-metadata: {name: %[2]s-w, namespace: %[1]s, annotations: {hosting.atoll.dev/provider: local}}
+metadata: {name: %[2]s-%[5]s, namespace: %[1]s, annotations: {hosting.atoll.dev/provider: %[6]s}}
 spec:
   clusterName: %[2]s
-  replicas: 2
+  replicas: %[7]d
   release: {image: "atoll.dev/release:1.36.3"}
   platform: {type: AWS, aws: {instanceType: m6a.large}}
   management: {upgradeType: Replace, autoRepair: true}
-`, namespace, cluster, hypershift.Group, hypershift.Version))
+`, namespace, cluster, hypershift.Group, hypershift.Version, pool, provider, replicas)
+}
+
+// order creates a hosted cluster with a pool of two nodes.
+func (w *world) order(client dynamic.Interface) {
+	w.t.Helper()
+	w.apply(orderManifests("w", "local", 2))
 	testsite.EventuallyWithin(w.t, "the node pool is Ready", limit, func() error {
 		object, err := client.Resource(hypershift.NodePools()).Namespace(namespace).Get(w.t.Context(), cluster+"-w",
 			metav1.GetOptions{})
