@@ -50,9 +50,9 @@ func (c *statementCounter) take() []string {
 	return sent
 }
 
-// TestAReadIsOneRoundTrip: what only reads opens no transaction, which would cost three round trips more.
-func TestAReadIsOneRoundTrip(t *testing.T) {
-	t.Parallel()
+// openCounted opens a new database whose statements are counted. It is closed when the test ends.
+func openCounted(t *testing.T) (*statementCounter, *store.Store) {
+	t.Helper()
 	counter := &statementCounter{}
 	o := database.Options(pgtest.DSN(t), 0, testsite.Log(t))
 	o.Tracer = counter
@@ -61,7 +61,14 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer st.Close()
+	t.Cleanup(st.Close)
+	return counter, st
+}
+
+// TestAReadIsOneRoundTrip: what only reads opens no transaction, which would cost three round trips more.
+func TestAReadIsOneRoundTrip(t *testing.T) {
+	t.Parallel()
+	counter, st := openCounted(t)
 	l := ledger.New(st)
 	for name, read := range map[string]func(context.Context) error{
 		"pendingWorks": func(ctx context.Context) error { return l.PendingWorks(ctx, func([]ledger.PendingWork) {}) },
@@ -97,15 +104,7 @@ func TestAReadIsOneRoundTrip(t *testing.T) {
 // compare at the same time, and the answers wait for round trips.
 func TestAComparisonHasOneTransaction(t *testing.T) {
 	t.Parallel()
-	counter := &statementCounter{}
-	o := database.Options(pgtest.DSN(t), 0, testsite.Log(t))
-	o.Tracer = counter
-	o.PollInterval = time.Hour
-	st, err := store.Open(t.Context(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	counter, st := openCounted(t)
 	l := ledger.New(st)
 	comparer := resync.New(resync.Options{Store: st, Ledger: l, Agents: silentAgents{},
 		Life: func() string { return "life" }, UnknownChanged: func() {}, Logger: testsite.Log(t)})
