@@ -3,13 +3,7 @@ package arm_test
 import (
 	"bytes"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"strings"
@@ -75,7 +69,8 @@ func TestARMContract(t *testing.T) {
 		w.do(call{method: "PUT", path: demo + "/nodePools/np", body: poolBody("")}).want(t, 409,
 			"Cannot create resource while parent resource is")
 		w.do(call{method: "POST", path: demo + "/requestAdminCredential", body: fmt.Sprintf(
-			`{"certificateSigningRequest":%q}`, request(t))}).want(t, 409, "Cannot request credential while resource is")
+			`{"certificateSigningRequest":%q}`, testsite.AdminCertificateRequest(t))}).want(t, 409,
+			"Cannot request credential while resource is")
 	})
 	w.pilot.Unlock()
 	t.Run("4 resource and operation agree at the end", func(t *testing.T) {
@@ -139,20 +134,6 @@ func clusterBody(more ...string) string {
 
 func poolBody(more string) string {
 	return `{"location":"atolltest","properties":{"platform":{"vmSize":"Standard_D4s_v3"},"replicas":2` + more + `}}`
-}
-
-func request(t *testing.T) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
-		CommonName: "system:customer-break-glass:system-admin", Organization: []string{"system:masters"}}}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
 }
 
 func (w *world) testNames(t *testing.T) {

@@ -12,12 +12,13 @@ import (
 
 	"atoll.dev/ops"
 	"atoll.dev/store"
+	"atoll.dev/test/testsite"
 )
 
 func (w *world) testCredentials(t *testing.T) {
 	t.Run("18 an action answers 202 and its result 200", func(t *testing.T) {
 		path := demo + "/requestAdminCredential"
-		body := fmt.Sprintf(`{"certificateSigningRequest":%q}`, request(t))
+		body := fmt.Sprintf(`{"certificateSigningRequest":%q}`, testsite.AdminCertificateRequest(t))
 		w.do(call{method: "POST", path: path, body: `{}`}).want(t, 400, "Required value")
 		w.do(call{method: "POST", path: path, body: `{"certificateSigningRequest":"x"}`}).want(t, 400, "Invalid value")
 		a := w.do(call{method: "POST", path: path, body: body}).want(t, 202)

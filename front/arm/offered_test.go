@@ -119,8 +119,8 @@ func (w *world) createLate(t *testing.T, of answer) {
 	}
 	link := of.header.Get("Azure-AsyncOperation")
 	id := link[strings.LastIndex(link, "/")+1 : strings.Index(link, "?")]
-	spec, err := json.Marshal(map[string]any{"request": request(t), "username": "ann", "expiration_seconds": 3600,
-		"expires_at": time.Now().UTC().Add(time.Hour).Truncate(time.Second)})
+	spec, err := json.Marshal(map[string]any{"request": testsite.AdminCertificateRequest(t), "username": "ann",
+		"expiration_seconds": 3600, "expires_at": time.Now().UTC().Add(time.Hour).Truncate(time.Second)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func (w *world) testRevocation(t *testing.T) {
 			t.Fatal("there is no credential to revoke")
 		}
 		ask := call{method: "POST", path: demo + "/requestAdminCredential", body: fmt.Sprintf(
-			`{"certificateSigningRequest":%q}`, request(t))}
+			`{"certificateSigningRequest":%q}`, testsite.AdminCertificateRequest(t))}
 		revoke := call{method: "POST", path: demo + "/revokeCredentials", version: oldest}
 		w.pilot.Lock() // the adapters report nothing for a while
 		pending := w.do(ask).want(t, 202)

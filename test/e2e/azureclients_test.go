@@ -2,13 +2,7 @@ package e2e
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
-	"crypto/x509"
-	"crypto/x509/pkix"
 	"encoding/json"
-	"encoding/pem"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,6 +12,7 @@ import (
 
 	"atoll.dev/local/azure"
 	"atoll.dev/test/localtest"
+	"atoll.dev/test/testsite"
 )
 
 // program runs a command of another project and keeps the environment in which it does.
@@ -79,21 +74,6 @@ func azureAccount(t *testing.T, r *localtest.Region) (a azure.Client) {
 	return a
 }
 
-// certificateRequest returns a request in PEM for the certificate of a cluster's administrator.
-func certificateRequest(t *testing.T) string {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
-	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{
-		CommonName: "system:customer-break-glass:system-admin", Organization: []string{"system:masters"}}}, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}))
-}
-
 // TestMicrosoftsCommandLineUsesARegion takes a cluster through its life with `az`, and reads ARO classic with `az aro`.
 func TestMicrosoftsCommandLineUsesARegion(t *testing.T) {
 	t.Parallel()
@@ -152,7 +132,7 @@ func TestMicrosoftsCommandLineUsesARegion(t *testing.T) {
 	if shown := resource("show"); member(shown, "tags", "team") != "shop" {
 		t.Errorf("after a patch: %v", shown)
 	}
-	request, err := json.Marshal(map[string]string{"certificateSigningRequest": certificateRequest(t)})
+	request, err := json.Marshal(map[string]string{"certificateSigningRequest": testsite.AdminCertificateRequest(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +182,7 @@ func TestTerraformUsesARegion(t *testing.T) {
 		t.Fatal(err)
 	}
 	variables, err := json.Marshal(map[string]string{"account": filepath.Join(r.Home, "azure", azure.ClientFile),
-		"certificate_signing_request": certificateRequest(t)})
+		"certificate_signing_request": testsite.AdminCertificateRequest(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
