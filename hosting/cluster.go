@@ -34,6 +34,7 @@ type hostedCluster struct {
 	isNew        bool                            // the store of the backups has none of the plane
 	issuers      []cluster.Issuer                // as last applied; nil before
 	managed      [sha256.Size]byte               // of the ManagedCluster as last written
+	caWaits      string                          // why a rotation of the CA cannot be completed; "" for no reason
 
 	// Of Hosting.mu:
 	demand      demand
@@ -95,6 +96,10 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 		hc = metadataOf(object)
 	}
 	now := time.Now()
+	nodesAgain, err := h.readNodesOfEarlierCA(ctx, c, hc)
+	if err != nil {
+		return 0, err
+	}
 	d, err := h.decideAndOrder(c, hc, invalid, nil, now)
 	if failure, refused := errors.AsType[*controlplane.Failure](err); refused {
 		d, err = h.decideAndOrder(c, hc, invalid, failure, now)
@@ -127,7 +132,7 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 	if err := h.writeStatus(ctx, c, hc, r, now); err != nil {
 		return 0, err
 	}
-	again = earlier(d.Again, again)
+	again = earlier(earlier(d.Again, nodesAgain), again)
 	if err := h.writeManagedCluster(ctx, c, hc); err != nil { // a view of the cluster; its failure delays nothing else
 		h.o.Log.Warn("a ManagedCluster was not written and is tried again", "plane", c.id.String(), "error", err)
 		again = earlier(again, managedRetry)

@@ -156,7 +156,7 @@ func decide(s situation, now time.Time) decision {
 	// A hibernated plane wakes for the replacement of its data or keys, and sleeps when it has been ready.
 	isChanged := isReplaced || d.Spec.Rotations != last.Rotations
 	isUnfinished := s.Restore.isUnfinished() || isRotating
-	demand.Hibernated = demand.Hibernated && !isChanged && !isUnfinished
+	demand.Hibernated = demand.Hibernated && !isChanged && !isUnfinished && !awaitNodes(s.Rotations, last.Rotations)
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
 	r.Power = p.State

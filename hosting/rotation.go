@@ -24,9 +24,10 @@ type orderedRotation struct {
 	Invalid string // why the order cannot be executed; "" for one that can
 	// Shown is the phase of this order's rotation in the status; "" before the first.
 	Shown rotation.Phase
-	// CanComplete: the status shows Prepared or Completing, and the new key encrypts all Secrets now, so that the plane
-	// can lose the old keys.
+	// CanComplete: the status shows Prepared or Completing, and nothing needs the old key any more: the new key encrypts
+	// all Secrets, no node has a certificate of the old CA.
 	CanComplete bool
+	Waits       string // why the plane must not lose the old CA yet; "" for no reason
 }
 
 // parseRotations returns the orders of the annotation, sorted as rotation.Keys; nil when its text is no JSON. It
@@ -57,19 +58,31 @@ func parseRotations(hc *hypershift.HostedCluster) (list []orderedRotation) {
 	return list
 }
 
-// findRotations returns the orders of a cluster with what is known about them.
-func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]orderedRotation, error) {
+// shownRotations returns the orders of a cluster with the phases that its status shows.
+func shownRotations(c *hostedCluster, hc *hypershift.HostedCluster) []orderedRotation {
 	status := hc.Status.Rotations
 	if c.status != nil {
 		status = c.status.Rotations
 	}
 	list := parseRotations(hc)
+	for i, r := range list {
+		if s, isKnown := status[string(r.Key)]; isKnown && s.ID == r.Order.ID {
+			list[i].Shown = s.Phase
+		}
+	}
+	return list
+}
+
+// findRotations returns the orders of a cluster with what is known about them.
+func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]orderedRotation, error) {
+	list := shownRotations(c, hc)
 	for i := range list {
 		r := &list[i]
-		if s, isKnown := status[string(r.Key)]; isKnown && s.ID == r.Order.ID {
-			r.Shown = s.Phase
-		}
 		r.CanComplete = r.Shown == rotation.Prepared || r.Shown == rotation.Completing
+		if r.Key == rotation.CAKey {
+			r.Waits = c.caWaits
+			r.CanComplete = r.CanComplete && r.Waits == ""
+		}
 		if r.Key == rotation.EncryptionKey && r.CanComplete {
 			by, err := h.o.Planes.EncryptedBy(c.id)
 			if err != nil {
@@ -150,6 +163,10 @@ func (h *Hosting) finishRotationSteps(ctx context.Context, c *hostedCluster, r *
 		case order.Key == rotation.ServiceAccountKey && isComplete: // the plane refuses the stored ones now
 			if err := h.renewTokens(ctx, c); err != nil {
 				return 0, fmt.Errorf("tokens of service accounts in Secrets: %w", err)
+			}
+		case order.Key == rotation.CAKey && isComplete:
+			if err := h.dropEarlierCA(ctx, c); err != nil {
+				return 0, fmt.Errorf("the CAs that extension API servers trust: %w", err)
 			}
 		case order.Key == rotation.EncryptionKey && !isComplete:
 			by, err := h.o.Planes.EncryptedBy(c.id)
@@ -237,6 +254,8 @@ func (r orderedRotation) waitMessage(of report, last rotation.Order) string {
 			of.Upgrade.Phase, hypershift.UpgradeCompleted, hypershift.UpgradeRolledBack)
 	case !of.Plane.LastStart.WasReady:
 		return "the plane has not been ready yet"
+	case r.Waits != "" && !isStarted:
+		return r.Waits
 	case last.ID == r.Order.ID && !r.CanComplete && r.Order.Step == rotation.Complete && !isStarted:
 		return "the plane still encrypts Secrets with the new key"
 	case !isStarted:
@@ -253,8 +272,11 @@ func (r orderedRotation) waitMessage(of report, last rotation.Order) string {
 
 // advice returns what to do between the two steps.
 func (r orderedRotation) advice() string {
-	if r.Key == rotation.EncryptionKey {
+	switch r.Key {
+	case rotation.EncryptionKey:
 		return "all Secrets are encrypted with the new key; complete the rotation"
+	case rotation.CAKey:
+		return "the new CA signs; complete the rotation when people and programs have new kubeconfigs: the old ones end then"
 	}
 	return "tokens are signed with the new key; complete the rotation when pods and programs have new tokens: " +
 		"kubelets renew those of pods within an hour"

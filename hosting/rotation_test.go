@@ -118,7 +118,7 @@ func TestThePlanesKeysAreRotatedInTwoSteps(t *testing.T) {
 	encryption := filepath.Join(w.dir(key), "pki", "encryption.yaml")
 	oldSigning, oldEncryption := string(readFile(t, serviceAccounts)), string(readFile(t, encryption))
 	const first, second = rotation.Prepare, rotation.Complete
-	kinds := []rotation.Key{rotation.ServiceAccountKey, rotation.EncryptionKey}
+	kinds := rotation.Keys
 	order := func(id string, step rotation.Step, phase rotation.Phase) {
 		t.Helper()
 		orders := map[rotation.Key]rotation.Order{}

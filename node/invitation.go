@@ -57,6 +57,9 @@ type Place struct {
 	ClusterDNS  string `json:"clusterDNS"`
 	PodCIDR     string `json:"podCIDR"`
 	Address     string `json:"address"`
+	// CA is the PEM certificate of the CA that signs when hosting makes the Node. The invitation may be of before a
+	// rotation of the CA. "" from a hosting of an earlier version.
+	CA string `json:"ca,omitempty"`
 }
 
 var bootstrapToken = regexp.MustCompile(`^[a-z0-9]{6}\.[a-z0-9]{16}$`)

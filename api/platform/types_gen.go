@@ -308,6 +308,7 @@ const (
 
 // Defines values for RotatedKey.
 const (
+	RotatedKeyCa             RotatedKey = "ca"
 	RotatedKeyEncryption     RotatedKey = "encryption"
 	RotatedKeyServiceAccount RotatedKey = "service-account"
 )

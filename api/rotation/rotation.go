@@ -12,10 +12,11 @@ type Key string
 const (
 	ServiceAccountKey Key = "service-account" // signs the tokens of service accounts
 	EncryptionKey     Key = "encryption"      // encrypts the Secrets in etcd
+	CAKey             Key = "ca"              // signs the certificates of clients, nodes and the API server
 )
 
 // Keys are all kinds of keys, in the order in which lists show them.
-var Keys = []Key{ServiceAccountKey, EncryptionKey}
+var Keys = []Key{ServiceAccountKey, EncryptionKey, CAKey}
 
 // Step is one of the two steps of a rotation.
 type Step string

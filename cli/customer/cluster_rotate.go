@@ -28,18 +28,24 @@ control plane once: connections wait for some seconds.
   service-account   signs the tokens of service accounts. Between the steps, programs outside of the
                     cluster get new tokens; kubelets renew those of pods within an hour.
   encryption        encrypts the Secrets in etcd. "prepare" encrypts all of them again.
+  ca                signs the certificates of clients, nodes and the API server. Between the steps, make
+                    new kubeconfigs; the old ones end with "complete". Local nodes are replaced after
+                    "prepare" as for an upgrade; machines of yours leave and join again. "complete" waits
+                    until no node has a certificate of the old CA, and names the nodes that have one.
 
 "atoll cluster get NAME" shows how far the rotations are.`,
 		Example: `  atoll cluster rotate demo --key service-account --step prepare --wait
   atoll cluster rotate demo --key service-account --step complete --wait
-  atoll cluster rotate demo --key encryption --step prepare -o json`,
+  atoll cluster rotate demo --key encryption --step prepare -o json
+  atoll cluster rotate demo --key ca --step prepare --wait`,
 		ValidArgsFunction: completion(session, completeClusters),
 	}
-	cmd.Flags().StringVar(&key, "key", "", "service-account or encryption (required)")
+	cmd.Flags().StringVar(&key, "key", "", "service-account, encryption or ca (required)")
 	cmd.Flags().StringVar(&step, "step", "", "prepare or complete (required)")
 	_, _ = cmd.MarkFlagRequired("key"), cmd.MarkFlagRequired("step")
 	for flag, words := range map[string][]string{
-		"key":  {string(platform.RotatedKeyServiceAccount), string(platform.RotatedKeyEncryption)},
+		"key":  {string(platform.RotatedKeyServiceAccount), string(platform.RotatedKeyEncryption),
+			string(platform.RotatedKeyCa)},
 		"step": {string(platform.RotationRequestStepPrepare), string(platform.RotationRequestStepComplete)},
 	} {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))

@@ -130,14 +130,14 @@ func toRotation(key rotation.Key, order rotation.Order, report cluster.RotationD
 // parseRotation reads the body of an order.
 func parseRotation(body []byte) (want platform.RotationRequest, p document.Problems, err error) {
 	want, p, err = parseOrder[platform.RotationRequest](body, "a rotation", map[string]document.Rule{
-		"key":  document.OneOf(string(rotation.ServiceAccountKey), string(rotation.EncryptionKey)),
+		"key":  document.OneOf(string(rotation.ServiceAccountKey), string(rotation.EncryptionKey), string(rotation.CAKey)),
 		"step": document.OneOf(string(rotation.Prepare), string(rotation.Complete)),
 	})
 	if err != nil || len(p) > 0 {
 		return want, p, err
 	}
 	if want.Key == "" {
-		p.Add("key", "is missing: service-account or encryption")
+		p.Add("key", "is missing: service-account, encryption or ca")
 	}
 	if want.Step == "" {
 		p.Add("step", "is missing: prepare or complete")

@@ -214,8 +214,10 @@ type CertificateRequest struct {
 
 // Certificate is a signed client certificate.
 type Certificate struct {
-	PEM   []byte
-	CAPEM []byte // of the authority that signed it, which also signed the serving certificate
+	PEM []byte
+	// CAPEM has the authority that signed it, and between the steps of a rotation also those before. Each signs the
+	// serving certificate.
+	CAPEM []byte
 }
 
 // Failure is why a control plane does not run as ordered. Conditions of the

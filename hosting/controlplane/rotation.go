@@ -6,22 +6,29 @@ import "atoll.dev/api/rotation"
 type Rotations struct {
 	ServiceAccount rotation.Order `json:"service_account,omitzero"`
 	Encryption     rotation.Order `json:"encryption,omitzero"`
+	CA             rotation.Order `json:"ca,omitzero"`
 }
 
 // Of returns the order for one kind of key.
 func (r Rotations) Of(k rotation.Key) rotation.Order {
-	if k == rotation.EncryptionKey {
+	switch k {
+	case rotation.EncryptionKey:
 		return r.Encryption
+	case rotation.CAKey:
+		return r.CA
 	}
 	return r.ServiceAccount
 }
 
 // With returns the orders with another one for one kind of key.
 func (r Rotations) With(k rotation.Key, order rotation.Order) Rotations {
-	if k == rotation.EncryptionKey {
+	switch k {
+	case rotation.EncryptionKey:
 		r.Encryption = order
-		return r
+	case rotation.CAKey:
+		r.CA = order
+	default:
+		r.ServiceAccount = order
 	}
-	r.ServiceAccount = order
 	return r
 }

@@ -166,6 +166,9 @@ func (s *watchedPlane) joinState(ctx context.Context, r joinRequest) (state join
 		return state, nil, w, err
 	}
 	w = readSpec(pool, hc, string(admin.Version))
+	if w.trust, err = admin.Trust(); err != nil {
+		return state, nil, w, err
+	}
 	w.checkHost(s.reconciler.o.Machines)
 	_, w.paused = activePause(pool, time.Now())
 	state = joinState{poolExists: true, provider: w.provider, paused: w.paused, maxMachines: w.replicas}
@@ -273,6 +276,7 @@ func (s *watchedPlane) createJoined(ctx context.Context, pool *hypershift.NodePo
 	text, err := json.Marshal(realnode.Place{
 		ProviderID: providerID(pool, w.provider, r.node), Advertised: toAPIServer, ClusterCIDR: network.ClusterCIDR,
 		ServiceCIDR: network.ServiceCIDR, ClusterDNS: network.ClusterDNS, PodCIDR: pods, Address: network.Address,
+		CA: string(w.trust.PEM),
 	})
 	if err != nil {
 		return fail(err)

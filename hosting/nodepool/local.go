@@ -270,7 +270,7 @@ func (s *watchedPlane) orderFor(ctx context.Context, pool *hypershift.NodePool, 
 		Config: realnode.Config{
 			Name: n.Metadata.Name, ProviderID: providerID(pool, w.provider, n.Metadata.Name),
 			APIServer: realnode.APIServer{
-				Address: s.reconciler.o.Router, ServerName: admin.ServerName, CA: string(config.CAData),
+				Address: s.reconciler.o.Router, ServerName: admin.ServerName, CA: string(w.trust.PEM),
 				UnnamedAddress: direct.Host, Advertised: advertised,
 			},
 			Labels:  map[string]string{instanceTypeLabel: w.instance.Name},

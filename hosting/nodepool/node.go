@@ -16,11 +16,12 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
+	"atoll.dev/hosting/controlplane"
 	realnode "atoll.dev/node"
 )
 
 const (
-	simulatedLabel    = "atoll.dev/simulated"
+	simulatedLabel    = controlplane.SimulatedLabel
 	providerLabel     = "atoll.dev/node-provider" // of a real node
 	instanceTypeLabel = "node.kubernetes.io/instance-type"
 
@@ -177,6 +178,9 @@ func (w wanted) newNode(pool *hypershift.NodePool, name string, place int) (*uns
 		"node-role.kubernetes.io/worker": "",
 	})
 	annotations := map[string]any{appliedAnnotation: w.appliedText(), poolUIDAnnotation: string(pool.UID)}
+	if w.trust.ID != "" {
+		annotations[controlplane.NodeCAAnnotation] = string(w.trust.ID)
+	}
 	if w.provider == cluster.Simulated {
 		labels[simulatedLabel] = "true"
 		annotations["kwok.x-k8s.io/node"] = "fake"

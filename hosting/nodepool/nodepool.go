@@ -268,6 +268,9 @@ func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstru
 		return 0, k.finishOverdueDeletion(ctx, object, cluster, pool, err)
 	}
 	w := readSpec(pool, hc, string(admin.Version))
+	if w.trust, err = admin.Trust(); err != nil {
+		return 0, fmt.Errorf("plane %s: %w", cluster, err)
+	}
 	w.checkHost(k.o.Machines)
 	again, paused := activePause(pool, now)
 	w.paused = paused && !deleting

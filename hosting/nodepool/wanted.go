@@ -10,6 +10,7 @@ import (
 
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/instancetype"
 )
 
@@ -22,7 +23,8 @@ const (
 type wanted struct {
 	provider   cluster.NodeProvider
 	replicas   int
-	version    string // of Kubernetes, without v
+	version    string             // of Kubernetes, without v
+	trust      controlplane.Trust // CAs of the control plane
 	instance   instancetype.Type
 	diskGiB    int64 // GiB
 	labels     map[string]string
@@ -185,10 +187,18 @@ func (w *wanted) readNetworks(hc *hypershift.HostedCluster) error {
 	return nil
 }
 
-// isCurrent reports whether a node has the machine type and version that a new node of the pool would have. A
-// customer's machine always counts as current: its owner installs the version.
+// isCurrent reports whether a node has the machine type, version and CA that a new node of the pool would have. A
+// customer's machine always counts as current: its owner installs the version, and joins again for another CA.
 func (w wanted) isCurrent(n *node) bool {
-	return w.provider == cluster.External || w.hasInstanceType(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version
+	return w.provider == cluster.External || w.hasInstanceType(n) && n.Status.NodeInfo.KubeletVersion == "v"+w.version &&
+		!w.hasEarlierCA(n)
+}
+
+// hasEarlierCA reports whether a rotation of the control plane's CA waits until the node is replaced: its kubelet has
+// certificates of an earlier CA. Outside of a rotation a node without NodeCAAnnotation is as good as any.
+func (w wanted) hasEarlierCA(n *node) bool {
+	return w.provider == cluster.Local && w.trust.HasEarlier &&
+		controlplane.CAID(n.Metadata.Annotations[controlplane.NodeCAAnnotation]) != w.trust.ID
 }
 
 // isUnreadyRealNode reports whether a node is real and not ready, although its machine should run.

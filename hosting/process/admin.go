@@ -79,7 +79,11 @@ func Sign(dir string, request controlplane.CertificateRequest, now time.Time) (c
 	if err != nil {
 		return controlplane.Certificate{}, fmt.Errorf("signing a certificate: %w", err)
 	}
-	return controlplane.Certificate{PEM: certificate, CAPEM: a.pem}, nil
+	trusted, err := readTrusted(dir, a.pem)
+	if err != nil {
+		return controlplane.Certificate{}, fmt.Errorf("the plane's earlier authorities: %w", err)
+	}
+	return controlplane.Certificate{PEM: certificate, CAPEM: trusted}, nil
 }
 
 // authority is a plane's certificate authority: pki/ca.crt and pki/ca.key below
@@ -116,6 +120,9 @@ func readAuthority(dir string) (authority, error) {
 	}
 	if a.key, err = x509.ParseECPrivateKey(block.Bytes); err != nil {
 		return authority{}, fmt.Errorf("the key of the plane's authority in %s cannot be read", dir)
+	}
+	if !a.key.PublicKey.Equal(a.cert.PublicKey) { // between two files of a rotation; the plane does not run then
+		return authority{}, fmt.Errorf("ca.key of the plane's authority in %s does not belong to its certificate", dir)
 	}
 	return a, nil
 }

@@ -38,6 +38,14 @@ var errUnprepared = errors.New("the rotation is not prepared")
 // those of want. It may be interrupted and repeated: each file is replaced at once and names the rotation of its first
 // key. A plane that has no key files yet makes new ones.
 func rotateKeys(dir string, have, want controlplane.Rotations) error {
+	if err := finishCA(dir); err != nil {
+		return fmt.Errorf("the new CA: %w", err)
+	}
+	if want.CA != have.CA && want.CA.ID != "" {
+		if err := rotateCA(dir, want.CA); err != nil {
+			return fmt.Errorf("rotation %s of %s: %w", want.CA.ID, caFile, err)
+		}
+	}
 	for _, k := range []struct {
 		file       string
 		have, want rotation.Order
@@ -70,15 +78,25 @@ func rotateKeys(dir string, have, want controlplane.Rotations) error {
 // replaceKeyFile replaces a key file of a stopped plane. No process of the plane runs, so nobody makes the directory a
 // link after the check.
 func replaceKeyFile(dir, name string, content []byte) error {
-	path := filepath.Join(dir, name)
-	info, err := os.Lstat(filepath.Dir(path))
+	path, err := keyFilePath(dir, name)
 	if err != nil {
 		return err
 	}
-	if !info.IsDir() {
-		return fmt.Errorf("%s is no directory", filepath.Dir(path))
-	}
 	return atomicfile.Write(path, content, 0o600)
+}
+
+// keyFilePath returns the path of a key file of a stopped plane. The error says that its directory is a link, or
+// another thing that is no directory.
+func keyFilePath(dir, name string) (string, error) {
+	path := filepath.Join(dir, name)
+	info, err := os.Lstat(filepath.Dir(path))
+	if err != nil {
+		return "", err
+	}
+	if !info.IsDir() {
+		return "", fmt.Errorf("%s is no directory", filepath.Dir(path))
+	}
+	return path, nil
 }
 
 const (

@@ -73,7 +73,7 @@ func TestKeyFilesAreRotatedOnce(t *testing.T) {
 	complete := controlplane.Rotations{ServiceAccount: rotation.Order{ID: "r1", Step: rotation.Complete},
 		Encryption: rotation.Order{ID: "r1", Step: rotation.Complete}}
 	oldSigning, oldConfig := read(serviceAccountFile), read(encryptionFile)
-	for _, k := range rotation.Keys {
+	for _, k := range []rotation.Key{rotation.ServiceAccountKey, rotation.EncryptionKey} {
 		if err := rotateKeys(dir, none, none.With(k, complete.Of(k))); !errors.Is(err, errUnprepared) {
 			t.Errorf("the second step of %s without the first: %v", k, err)
 		}

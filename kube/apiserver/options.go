@@ -44,7 +44,7 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.Etcd.StorageConfig.DBMetricPollInterval = 0
 	s.Etcd.StorageConfig.CountMetricPollPeriod = 0
 
-	s.Authentication.ClientCert.ClientCA = o.Files.CA
+	s.Authentication.ClientCert.ClientCA = o.Files.CABundle
 	s.Authentication.Anonymous.Allow = false // openHealth lets anonymous requests in where they may go
 	s.Authentication.RequestHeader.ClientCAFile = o.Files.FrontProxyCA
 	s.Authentication.RequestHeader.AllowedNames = []string{"front-proxy-client"}
@@ -57,7 +57,8 @@ func runOptions(o Options) *options.ServerRunOptions {
 	s.ProxyClientCertFile, s.ProxyClientKeyFile = o.Files.FrontProxyClient, o.Files.FrontProxyClient
 	s.KubeletConfig.TLSClientConfig.CertFile = o.Files.KubeletClient
 	s.KubeletConfig.TLSClientConfig.KeyFile = o.Files.KubeletClient
-	s.KubeletConfig.TLSClientConfig.CAFile = o.Files.CA // package kubelets approves what this authority signs for kubelets
+	// Package kubelets approves what the authority signs for kubelets.
+	s.KubeletConfig.TLSClientConfig.CAFile = o.Files.CABundle
 	// A node's name means nothing to this process. Its address is the one in the kubelet's serving certificate.
 	s.KubeletConfig.PreferredAddressTypes = []string{string(corev1.NodeInternalIP)}
 	s.Authentication.BootstrapToken.Enable = true

@@ -45,7 +45,7 @@ func Run(ctx context.Context, files credentials.Files) error {
 	o.KubeCloudShared.UseServiceAccountCredentials = false
 	o.KubeCloudShared.AllocateNodeCIDRs = false
 	o.SAController.ServiceAccountKeyFile = files.ServiceAccountKey
-	o.SAController.RootCAFile = files.CA
+	o.SAController.RootCAFile = files.CABundle
 	o.CSRSigningController.ClusterSigningCertFile = files.CA
 	o.CSRSigningController.ClusterSigningKeyFile = files.CAKey
 

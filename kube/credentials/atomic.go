@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 )
@@ -28,6 +29,14 @@ func WriteFile(path string, content []byte, mode os.FileMode) error {
 		return err
 	}
 	return syncDir(filepath.Dir(path))
+}
+
+// replaceFile is WriteFile, but leaves a file alone that has the content already.
+func replaceFile(path string, content []byte, mode os.FileMode) error {
+	if present, err := os.ReadFile(path); err == nil && bytes.Equal(present, content) {
+		return nil
+	}
+	return WriteFile(path, content, mode)
 }
 
 // syncDir makes renames within a directory durable.

@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"bytes"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -29,6 +30,9 @@ type authority struct {
 	cert *x509.Certificate
 	pem  []byte
 	key  *ecdsa.PrivateKey
+	// cross has certificates of this authority that earlier ones have signed, as PEM. Each certificate is sent with
+	// them, so that whoever trusts only an earlier authority verifies it.
+	cross []byte
 }
 
 // loadAuthority reads the authority from certFile and keyFile, or makes it. The key is written first:
@@ -66,6 +70,7 @@ func loadAuthority(certFile, keyFile, name string, now time.Time) (*authority, e
 	template := &x509.Certificate{
 		SerialNumber:          serial(),
 		Subject:               pkix.Name{CommonName: name},
+		RawSubject:            a.subject(), // what it has signed names it so
 		NotBefore:             now.Add(-backdate),
 		NotAfter:              now.Add(authorityLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment | x509.KeyUsageCertSign,
@@ -81,6 +86,38 @@ func loadAuthority(certFile, keyFile, name string, now time.Time) (*authority, e
 	}
 	a.pem = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 	return a, WriteFile(certFile, a.pem, 0o644)
+}
+
+// subject returns the encoded name of the present certificate; nil without one.
+func (a *authority) subject() []byte {
+	if a.cert == nil {
+		return nil
+	}
+	return a.cert.RawSubject
+}
+
+// readEarlier reads the certificates that the first step of a rotation of the authority leaves, see Files.CAEarlier. It
+// returns those of earlier authorities, and sets a.cross. Without the file there are none.
+func (a *authority) readEarlier(file string) (roots []byte, err error) {
+	content, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	for block, rest := pem.Decode(content); block != nil; block, rest = pem.Decode(rest) {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if err != nil {
+			return nil, damaged(file, err)
+		}
+		if bytes.Equal(cert.RawSubject, cert.RawIssuer) {
+			roots = append(roots, pem.EncodeToMemory(block)...)
+			continue
+		}
+		a.cross = append(a.cross, pem.EncodeToMemory(block)...)
+	}
+	return roots, nil
 }
 
 // readKey reads an ECDSA private key; the error is fs.ErrNotExist when there is no such file.

@@ -1,7 +1,10 @@
 // Package credentials makes and keeps one control plane's keys, certificates and kubeconfigs.
 //
 // Everything lies below one directory and belongs to one plane: the plane's own authority, ECDSA
-// P-256. Files are made on the first start, reused afterwards, and replaced when they near their end
+// P-256. Between the two steps of a rotation of the authority, ca.crt and ca.key are the new one, and the
+// file Files.CAEarlier has the certificates of earlier authorities, and certificates of the new authority that
+// earlier ones have signed. Hosting writes these three files while the plane is stopped.
+// Files are made on the first start, reused afterwards, and replaced when they near their end
 // or no longer say what is asked of them (other serving hosts, for example). Each write is a temporary
 // file, fsync and rename.
 //
@@ -38,7 +41,9 @@ type Options struct {
 
 // Files are the paths of what Ensure made. Where one file holds a certificate and its key, it serves as both.
 type Files struct {
-	CA, CAKey         string // the plane's authority: certificate (public), key
+	CA, CAKey         string // the plane's authority: certificate (public), key; they sign
+	CABundle          string // whom clients, nodes and the API server trust: the authority, and earlier ones
+	CAEarlier         string // of a rotation; absent otherwise
 	Serving           string // API server's certificate and key
 	KubeletClient     string // API server's client certificate and key towards kubelets
 	FrontProxyCA      string // authority of the aggregator's identity towards extension API servers
@@ -68,6 +73,8 @@ func Ensure(o Options, now time.Time) (Files, error) {
 	f := Files{
 		CA:                          filepath.Join(pki, "ca.crt"),
 		CAKey:                       filepath.Join(pki, "ca.key"),
+		CABundle:                    filepath.Join(pki, "ca-bundle.crt"),
+		CAEarlier:                   filepath.Join(pki, "ca-earlier.crt"),
 		Serving:                     filepath.Join(pki, "serving.pem"),
 		KubeletClient:               filepath.Join(pki, "kubelet-client.pem"),
 		FrontProxyCA:                filepath.Join(pki, "front-proxy-ca.crt"),
@@ -83,6 +90,14 @@ func Ensure(o Options, now time.Time) (Files, error) {
 	}
 	ca, err := loadAuthority(f.CA, f.CAKey, "atoll-"+o.Name, now)
 	if err != nil {
+		return Files{}, err
+	}
+	earlier, err := ca.readEarlier(f.CAEarlier)
+	if err != nil {
+		return Files{}, err
+	}
+	bundle := slices.Concat(ca.pem, earlier)
+	if err := replaceFile(f.CABundle, bundle, 0o644); err != nil {
 		return Files{}, err
 	}
 	frontProxyCA, err := loadAuthority(f.FrontProxyCA, filepath.Join(pki, "front-proxy-ca.key"), "atoll-"+o.Name+"-front-proxy", now)
@@ -120,7 +135,7 @@ func Ensure(o Options, now time.Time) (Files, error) {
 		if err != nil {
 			return Files{}, err
 		}
-		if err := writeKubeconfig(k.path, o, ca.pem, pair); err != nil {
+		if err := writeKubeconfig(k.path, o, bundle, pair); err != nil {
 			return Files{}, err
 		}
 	}

@@ -2,11 +2,16 @@ package credentials
 
 import (
 	"bytes"
+	"crypto/ecdsa"
+	"crypto/rand"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
 	"errors"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -215,4 +220,91 @@ func TestDamageIsReported(t *testing.T) {
 			t.Errorf("got %v, want ErrDamaged", err)
 		}
 	})
+}
+
+// Between the steps of a rotation of the CA, a client or node that trusts only the earlier CA verifies every
+// certificate of the plane. New kubeconfigs trust both CAs. After the second step only the new one is left.
+func TestCertificatesOfANewAuthorityAreVerifiedByAnEarlierOne(t *testing.T) {
+	o := options(t.TempDir())
+	files, before := ensure(t, o, epoch)
+	earlier, err := loadAuthority(files.CA, files.CAKey, "", epoch)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key, keyPEM, err := newKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: serial(), Subject: pkix.Name{CommonName: "atoll-test", SerialNumber: "r1"},
+		NotBefore: epoch.Add(-backdate), NotAfter: epoch.Add(authorityLife), KeyUsage: x509.KeyUsageCertSign,
+		BasicConstraintsValid: true, IsCA: true}
+	sign := func(parent *x509.Certificate, signer *ecdsa.PrivateKey) []byte {
+		der, err := x509.CreateCertificate(rand.Reader, template, parent, key.Public(), signer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	}
+	own := sign(template, key)
+	for path, content := range map[string][]byte{files.CA: own, files.CAKey: keyPEM,
+		files.CAEarlier: slices.Concat(sign(earlier.cert, earlier.key), earlier.pem)} {
+		if err := os.WriteFile(path, content, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	files, between := ensure(t, o, epoch)
+	if !bytes.Equal(between["ca-bundle.crt"], slices.Concat(own, earlier.pem)) || !bytes.Equal(between["ca.crt"], own) {
+		t.Error("the new CA is not before the earlier one, or not alone where it signs")
+	}
+	verify := func(content, roots []byte) error {
+		chain, _ := splitPair(content)
+		v := x509.VerifyOptions{Roots: x509.NewCertPool(), Intermediates: x509.NewCertPool(), CurrentTime: epoch,
+			KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageAny}}
+		v.Roots.AppendCertsFromPEM(roots)
+		cert, err := parseCertificate(chain)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, rest := pem.Decode(chain)
+		v.Intermediates.AppendCertsFromPEM(rest)
+		_, err = cert.Verify(v)
+		return err
+	}
+	for _, name := range []string{"serving.pem", "kubelet-client.pem", "admin.pem"} {
+		if bytes.Equal(before[name], between[name]) {
+			t.Errorf("%s was not signed again", name)
+		}
+		for roots, content := range map[string][]byte{"the earlier CA": earlier.pem, "the new CA": own} {
+			if err := verify(between[name], content); err != nil {
+				t.Errorf("%s, verified by %s: %v", name, roots, err)
+			}
+		}
+	}
+	config, err := clientcmd.Load(between["admin.kubeconfig"])
+	if err != nil || !bytes.Equal(config.Clusters["test"].CertificateAuthorityData, between["ca-bundle.crt"]) {
+		t.Errorf("the kubeconfig does not trust both CAs: %v", err)
+	}
+	_, again := ensure(t, o, epoch)
+	if !bytes.Equal(again["serving.pem"], between["serving.pem"]) {
+		t.Error("a start without a change signs again")
+	}
+
+	if err := os.Remove(files.CAEarlier); err != nil {
+		t.Fatal(err)
+	}
+	_, after := ensure(t, o, epoch)
+	if !bytes.Equal(after["ca-bundle.crt"], own) || verify(after["serving.pem"], earlier.pem) == nil ||
+		verify(after["serving.pem"], own) != nil {
+		t.Error("after the second step the earlier CA counts, or the new one does not")
+	}
+	_, renewed := ensure(t, o, epoch.Add(authorityLife-authorityRenew+time.Hour))
+	present, err := parseCertificate(own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	next, err := parseCertificate(renewed["ca.crt"])
+	if err != nil || bytes.Equal(next.Raw, present.Raw) || !bytes.Equal(next.RawSubject, present.RawSubject) {
+		t.Errorf("the renewed CA is the same, or has another name than what it has signed says: %v", err)
+	}
 }

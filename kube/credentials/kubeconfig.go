@@ -1,9 +1,7 @@
 package credentials
 
 import (
-	"bytes"
 	"encoding/pem"
-	"os"
 
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -22,10 +20,7 @@ func writeKubeconfig(path string, o Options, ca, pair []byte) error {
 	if err != nil {
 		return err
 	}
-	if present, err := os.ReadFile(path); err == nil && bytes.Equal(present, content) {
-		return nil
-	}
-	return WriteFile(path, content, 0o600)
+	return replaceFile(path, content, 0o600)
 }
 
 // splitPair divides a PEM text into its certificates and its keys.

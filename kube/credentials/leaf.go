@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -14,8 +15,8 @@ import (
 	"time"
 )
 
-// leaf describes a certificate that an authority signs. Certificate and key lie in one file, so that
-// one rename replaces both and a crash cannot leave a pair that does not match.
+// leaf describes a certificate that an authority signs. Certificate, the authority's cross certificates and
+// key lie in one file, so that one rename replaces all and a crash cannot leave a pair that does not match.
 type leaf struct {
 	name   string   // common name
 	groups []string // organizations: a client's Kubernetes groups
@@ -39,7 +40,9 @@ func (l leaf) ensure(path string, ca *authority, now time.Time) ([]byte, error) 
 		if err != nil {
 			return nil, damaged(path, err)
 		}
-		if key.PublicKey.Equal(cert.PublicKey) && l.matches(cert, ca, now) {
+		certificates, _ := splitPair(content)
+		chain := append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert.Raw}), ca.cross...)
+		if key.PublicKey.Equal(cert.PublicKey) && bytes.Equal(certificates, chain) && l.matches(cert, ca, now) {
 			return content, nil
 		}
 	}
@@ -83,7 +86,7 @@ func (l leaf) issue(ca *authority, now time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), keyPEM...), nil
+	return slices.Concat(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), ca.cross, keyPEM), nil
 }
 
 // split divides hosts into DNS names and addresses.

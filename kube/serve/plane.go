@@ -60,7 +60,7 @@ func (p *plane) run(ctx context.Context) error {
 	ended := make(chan error, 5)
 
 	tunnel, err := konnectivity.New(konnectivity.Options{
-		Serving: p.files.Serving, ClientCA: p.files.CA, Egress: p.options.Egress,
+		Serving: p.files.Serving, ClientCA: p.files.CABundle, Egress: p.options.Egress,
 		Log: p.log.With("component", "konnectivity"),
 	})
 	if err != nil {

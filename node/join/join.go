@@ -10,6 +10,7 @@
 package join
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -238,7 +239,7 @@ func (r *record) makeConfig(ctx context.Context, o Options) error {
 	config := node.Config{
 		Name: name, ProviderID: place.ProviderID, Home: o.Home, Programs: o.Programs,
 		APIServer: node.APIServer{Address: r.Invitation.Address, ServerName: r.Invitation.ServerName,
-			UnnamedAddress: r.Invitation.Address, UnnamedPlane: r.Invitation.ServerName, CA: r.Invitation.CA,
+			UnnamedAddress: r.Invitation.Address, UnnamedPlane: r.Invitation.ServerName, CA: cmp.Or(place.CA, r.Invitation.CA),
 			Advertised: place.Advertised},
 		Network: node.Network{ClusterCIDR: place.ClusterCIDR, ServiceCIDR: place.ServiceCIDR, ClusterDNS: place.ClusterDNS,
 			PodCIDR: place.PodCIDR, Bridge: node.BridgeName(o.Home), Address: place.Address},
