@@ -46,8 +46,8 @@ func (n nodesOfEarlierCA) waitMessage() string {
 	if more := n.Count - len(n.Names); more > 0 {
 		names += fmt.Sprintf(" and %d more", more)
 	}
-	return "these nodes have certificates of the earlier CA: " + names + "; local nodes are replaced by themselves, others " +
-		"with kubectl delete node, machines with atoll node leave and atoll node join"
+	return "these nodes have certificates of the earlier CA: " + names + "; hosting replaces local nodes by itself, or " +
+		"after kubectl delete node; on a machine of yours, run atoll node leave and atoll node join"
 }
 
 // awaitsNodes reports whether the order is to drop an earlier CA that nodes may still need.
@@ -164,7 +164,8 @@ func trustOnly(ctx context.Context, config *rest.Config) error {
 	if err != nil {
 		return err
 	}
-	if trusted, _, _ := unstructured.NestedString(present.Object, "data", trustedClientsKey); trusted == string(config.CAData) {
+	trusted, _, _ := unstructured.NestedString(present.Object, "data", trustedClientsKey)
+	if trusted == string(config.CAData) {
 		return nil
 	}
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": present.GetResourceVersion()},

@@ -109,9 +109,9 @@ func (x *machine) nudge() {
 	}
 }
 
-// renew wakes the machine. It gives it other settings of the API server or a new token, and then restarts it. Another CA
-// alone is no reason to restart a node that has joined: its certificates would still be of the earlier one. Hosting
-// replaces the node.
+// renew wakes the machine. It gives it other settings of the API server or a new token, and then restarts it. Another
+// CA alone is no reason to restart a node that has joined: its certificates would still be of the earlier one. Package
+// nodepool replaces the node.
 func (x *machine) renew(o Order) error {
 	if pool := x.pool(); o.Pool != pool {
 		return fmt.Errorf("node %s of cluster %s: its machine belongs to pool %s, not to %s", x.record.Node, pool.Cluster,

@@ -6,6 +6,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	realnode "atoll.dev/node"
 )
@@ -44,7 +45,7 @@ func trimNode(u *unstructured.Unstructured) {
 	}
 	annotations := map[string]any{}
 	for _, key := range []string{appliedAnnotation, drainingAnnotation, poolUIDAnnotation, realnode.KeyAnnotation,
-		realnode.LeavingAnnotation} {
+		realnode.LeavingAnnotation, controlplane.NodeCAAnnotation} {
 		if value, ok := u.GetAnnotations()[key]; ok && len(value) <= maxAnnotation {
 			annotations[key] = value
 		}

@@ -9,6 +9,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/loop"
 )
 
 // Between the steps of a rotation of the CA, local nodes of an earlier CA are replaced one after the other, as for an
@@ -40,6 +41,12 @@ func TestARotationOfTheCAReplacesLocalNodes(t *testing.T) {
 		made, err := w.newNode(pool, "n-1", 1)
 		if err != nil || made.GetAnnotations()[controlplane.NodeCAAnnotation] != "new" {
 			t.Errorf("%s: a new node has %v, %v", name, made.GetAnnotations(), err)
+			continue
+		}
+		trimNode(made) // as the watch of Nodes keeps it
+		kept, err := loop.Decode[node](made)
+		if err != nil || w.hasEarlierCA(kept) {
+			t.Errorf("%s: a new node counts as one of the earlier CA: %v, %v", name, kept.Metadata.Annotations, err)
 		}
 	}
 }

@@ -123,8 +123,8 @@ func readCAKey(dir string) (key *ecdsa.PrivateKey, by string, err error) {
 	return key, block.Headers[rotationHeader], nil
 }
 
-// newCA returns the first part of caNextFile: a new key, its own certificate, and its certificate by the present CA. The
-// new CA has another name than the present one, because verifiers look for a CA by its name.
+// newCA returns the first part of caNextFile: a new key, its own certificate, and its certificate by the present CA.
+// The new CA has another name than the present one, because verifiers look for a CA by its name.
 func newCA(present *x509.Certificate, presentKey *ecdsa.PrivateKey, by string, now time.Time) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
@@ -141,7 +141,8 @@ func newCA(present *x509.Certificate, presentKey *ecdsa.PrivateKey, by string, n
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment | x509.KeyUsageCertSign,
 		BasicConstraintsValid: true, IsCA: true,
 	}
-	made := pem.EncodeToMemory(&pem.Block{Type: privateBlock, Headers: map[string]string{rotationHeader: by}, Bytes: der})
+	block := pem.Block{Type: privateBlock, Headers: map[string]string{rotationHeader: by}, Bytes: der}
+	made := pem.EncodeToMemory(&block)
 	own := template
 	cross := template
 	cross.NotAfter = present.NotAfter

@@ -188,7 +188,8 @@ func TestAnInterruptedRotationOfACAIsCompleted(t *testing.T) {
 		if got := caFiles(t, dir); !maps.Equal(got, want) {
 			t.Errorf("%d files replaced: the files are %v", replaced, slices.Sorted(maps.Keys(got)))
 		}
-		if err := rotateKeys(dir, controlplane.Rotations{}, prepareCA("r1")); err != nil || !maps.Equal(caFiles(t, dir), want) {
+		err = rotateKeys(dir, controlplane.Rotations{}, prepareCA("r1"))
+		if err != nil || !maps.Equal(caFiles(t, dir), want) {
 			t.Errorf("the same step again: %v", err)
 		}
 	}
