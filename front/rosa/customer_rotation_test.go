@@ -105,4 +105,8 @@ func TestACustomerRotatesKeysInTwoSteps(t *testing.T) {
 		c.Status.Rotations[0].Key != platform.RotatedKeyServiceAccount {
 		t.Errorf("both keys: %+v, %v", c.Status.Rotations, err)
 	}
+	if r, status := send("k2", `{"key":"ca","step":"prepare"}`); status != 202 || r.Key != platform.RotatedKeyCa ||
+		r.Phase != platform.RotationPhasePreparing {
+		t.Errorf("the first step of the CA: %d %+v", status, r)
+	}
 }
