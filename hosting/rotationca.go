@@ -26,6 +26,7 @@ const (
 	nodesRetry = 5 * time.Second // to the next look at the nodes that delay a rotation of the CA
 	nodesPage  = 500             // Nodes that are read at once
 	nodesShown = 5               // names in a message
+	nameShown  = 253             // bytes of a name in a message
 	// trustedClients is the ConfigMap in kube-system by which extension API servers verify clients.
 	trustedClients, trustedClientsKey = "extension-apiserver-authentication", "client-ca-file"
 )
@@ -125,7 +126,7 @@ func listNodesOfEarlierCA(ctx context.Context, admin controlplane.Admin) (n node
 				continue
 			}
 			if n.Count++; len(n.Names) < nodesShown {
-				n.Names = append(n.Names, node.Name)
+				n.Names = append(n.Names, node.Name[:min(len(node.Name), nameShown)]) // the plane may answer anything
 			}
 		}
 		if list.Continue = found.Continue; list.Continue == "" {
