@@ -72,7 +72,7 @@ const maxCachedKeys = 4096
 // it had no room to remember. Many goroutines may use an Opener.
 type Opener struct {
 	kms  KMS
-	mu   sync.Mutex
+	mu   sync.Mutex         // never held while the KMS is asked
 	keys map[string]DataKey // by the identifier and the ciphertext of the wrapped key
 }
 
@@ -93,21 +93,34 @@ func (o *Opener) Open(ctx context.Context, name string, object []byte) ([]byte, 
 	return key.Open(name, sealed)
 }
 
-// dataKey returns the unwrapped data key from memory, or asks the KMS and remembers its answer.
+// dataKey returns the unwrapped data key from memory, or asks the KMS and remembers its answer. Keys in memory wait for
+// no answer of the KMS.
 func (o *Opener) dataKey(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
-	id := wrapped.KeyID + "\x00" + string(wrapped.Ciphertext)
 	o.mu.Lock()
-	defer o.mu.Unlock()
-	if key, isKnown := o.keys[id]; isKnown {
+	key, isKnown := o.keys[wrapped.id()]
+	o.mu.Unlock()
+	if isKnown {
 		return key, nil
 	}
 	key, err := OpenDataKey(ctx, o.kms, wrapped)
 	if err != nil {
 		return key, err
 	}
+	o.remember(key)
+	return key, nil
+}
+
+// Remember keeps the data key of a Box in memory, so that what the Box seals is opened without the KMS.
+func (o *Opener) Remember(b *Box) { o.remember(b.key) }
+
+func (o *Opener) remember(key DataKey) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
 	if len(o.keys) >= maxCachedKeys {
 		clear(o.keys)
 	}
-	o.keys[id] = key
-	return key, nil
+	o.keys[key.wrapped.id()] = key
 }
+
+// id identifies a wrapped key.
+func (w WrappedKey) id() string { return w.KeyID + "\x00" + string(w.Ciphertext) }

@@ -19,13 +19,19 @@ import (
 type WrappedKey struct {
 	KeyID      string `json:"key_id"` // of the KMS's key
 	Ciphertext []byte `json:"ciphertext"`
+	// Annotations are what a KMS needs besides to unwrap the key. They are no secrets. A key file has none.
+	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
-// KMS wraps data keys with keys that never leave it. Its methods may be called by many goroutines.
+// KMS wraps data keys with keys that never leave it. Its methods may be called by many goroutines, and each returns
+// soon after its context has ended. KeyFile is one; kms.Plugin asks an external program. The suite kmstest.Run says
+// what each must do.
 type KMS interface {
-	// Wrap encrypts a data key with the current key.
+	// Wrap encrypts a data key with the current key. The name of the key is no secret, and is another one after each
+	// rotation.
 	Wrap(ctx context.Context, dataKey []byte) (WrappedKey, error)
-	// Unwrap decrypts a data key, also with an earlier key. The error names a key that is missing.
+	// Unwrap decrypts a data key, also with an earlier key. The error names a key that is missing. It is ErrWrongKey and
+	// ErrCorrupt when the KMS knows that it never wrapped this, and neither while the KMS cannot tell.
 	Unwrap(ctx context.Context, w WrappedKey) ([]byte, error)
 }
 

@@ -66,6 +66,7 @@ func (s *sealer) refresh(ctx context.Context) error {
 	}
 	s.refused.Store(nil)
 	if have := s.box.Load(); have == nil || have.KeyID() != box.KeyID() {
+		s.opener.Remember(box)
 		s.box.Store(box)
 	}
 	return nil
@@ -156,8 +157,8 @@ func (s *sealer) unseal(d Document, column []byte) (Document, error) {
 		return d, nil
 	}
 	if s == nil {
-		return d, fmt.Errorf("%w: %s %s is sealed, and this process has no envelope key (--envelope-key-file)",
-			ErrUnavailable, d.Kind, d.ID)
+		return d, fmt.Errorf("%w: %s %s is sealed, and this process has no envelope key (--envelope-key-file, "+
+			"--envelope-kms)", ErrUnavailable, d.Kind, d.ID)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), openTimeout)
 	defer cancel()

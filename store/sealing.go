@@ -42,7 +42,8 @@ func (s *Store) checkSealed(ctx context.Context) error {
 				return err
 			}
 			if s.sealer == nil {
-				return fmt.Errorf("values of documents are sealed with key %s: start with --envelope-key-file", after)
+				return fmt.Errorf("values of documents are sealed with key %s: start with --envelope-key-file or "+
+					"--envelope-kms", after)
 			}
 			if err := s.checkKey(ctx, c, after); err != nil {
 				return err

@@ -6,8 +6,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"atoll.dev/cli/services"
 	"atoll.dev/cli/terminal"
-	"atoll.dev/envelope"
 	"atoll.dev/maestro/original"
 )
 
@@ -28,7 +28,8 @@ it cannot read, with the reason, and imports the others; the command fails then.
 	out := terminal.AddOutputFlag(cmd)
 	from := terminal.AddDatabaseFlags(cmd, "from", "PostgreSQL database to read")
 	to := terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
-	keyFile := cmd.Flags().String("envelope-key-file", "", "as that of `atoll maestro`")
+	var keys services.EnvelopeFlags
+	keys.Add(cmd.Flags())
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.Progress = func(r original.Report) {
 			fmt.Fprintf(cmd.ErrOrStderr(), "%d consumers, %d bundles read; %d refused\n", r.Consumers.Read,
@@ -41,13 +42,12 @@ it cannot read, with the reason, and imports the others; the command fails then.
 		if o.To, err = to.Read(); err != nil {
 			return err
 		}
-		if *keyFile != "" {
-			keys, err := envelope.ReadKeyFile(*keyFile)
-			if err != nil {
-				return fmt.Errorf("--envelope-key-file: %w", err)
-			}
-			o.Envelope = keys
+		envelope, err := keys.Open(cmd.Context())
+		if err != nil {
+			return err
 		}
+		defer envelope.Close()
+		o.Envelope = envelope.KMS
 		report, err := original.Import(cmd.Context(), o)
 		if err != nil {
 			return err

@@ -16,7 +16,6 @@ import (
 	"atoll.dev/bus"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
-	"atoll.dev/envelope"
 	"atoll.dev/maestro"
 	"atoll.dev/maestro/rpcauth"
 	"atoll.dev/pki"
@@ -26,7 +25,7 @@ import (
 type maestroFlags struct {
 	http, grpc, agents string // addresses
 	database           *terminal.Database
-	envelopeKey        string // file
+	envelope           EnvelopeFlags
 	messages           string // protocol to agents: mqtt or grpc
 	authn              string
 	insecure           map[string]string
@@ -75,8 +74,7 @@ With mqtt that port may be open, too; an agent uses one of the two.`, m)
 	makeIdentityOptional(cmd) // a server that has plain listeners only needs none
 	fl := cmd.Flags()
 	m.flags.database = terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone")
-	fl.StringVar(&m.flags.envelopeKey, "envelope-key-file", "",
-		"file of the keys that encrypt the contents of Secrets in the database (default: they are stored in clear)")
+	m.flags.envelope.Add(fl)
 	fl.StringVar(&m.flags.clm, "clm", "",
 		"URL of the region's lifecycle manager, which gets reports of connected agents and places clusters by them")
 	fl.IntVar(&m.options.WatchesPerCaller, "watches-per-caller", 100,
@@ -149,6 +147,13 @@ func (m *maestroService) start(ctx context.Context, s *System) error {
 	if err := m.flags.apply(s, p, &m.options); err != nil {
 		return err
 	}
+	envelope, err := m.flags.envelope.Open(ctx)
+	if err != nil {
+		return err
+	}
+	defer envelope.Close() // after wait
+	p.watchEnvelope(s, envelope)
+	m.options.Envelope = envelope.KMS
 	server, err := maestro.New(p.ctx, m.options)
 	if err != nil {
 		return err
@@ -164,14 +169,6 @@ func (m *maestroService) start(ctx context.Context, s *System) error {
 func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.original.apply(f, o); err != nil {
 		return err
-	}
-	if f.envelopeKey != "" {
-		keys, err := envelope.ReadKeyFile(f.envelopeKey)
-		if err != nil {
-			return fmt.Errorf("--envelope-key-file: %w", err)
-		}
-		o.Envelope = keys
-		p.watchKeyFile(s, keys)
 	}
 	switch f.messages {
 	case "grpc":
