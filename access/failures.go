@@ -17,6 +17,7 @@ const (
 	forgetSignatures task = "forget-signatures"
 	keepKeys         task = "keep-keys"
 	resealKeys       task = "reseal-keys"
+	readSealKeys     task = "read-seal-keys"
 )
 
 // Failures counts the failed rounds of Limiter.Run, UsedSignatures.Run, KeyStore.Keep and KeyStore.Reseal, and logs one
@@ -32,9 +33,10 @@ type Failures struct {
 func NewFailures(log *slog.Logger, metrics prometheus.Registerer) *Failures {
 	f := &Failures{log: log, often: map[task]*rate.Sometimes{}, counts: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "access_task_failures_total",
-		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures, keep-keys, reseal-keys.",
+		Help: "Failed rounds of background tasks, which try again: settle-rates, forget-signatures, keep-keys, " +
+			"reseal-keys, read-seal-keys.",
 	}, []string{"task"})}
-	for _, t := range []task{settleRates, forgetSignatures, keepKeys, resealKeys} {
+	for _, t := range []task{settleRates, forgetSignatures, keepKeys, resealKeys, readSealKeys} {
 		f.counts.WithLabelValues(string(t)) // 0 and not absent before the first failure
 		f.often[t] = &rate.Sometimes{Interval: time.Minute}
 	}

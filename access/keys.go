@@ -32,7 +32,7 @@ func StoreKinds() []store.KindSpec {
 	for _, kind := range append([]store.Kind{KindLink, KindLinkCode}, directoryKinds...) {
 		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
 	}
-	return specs
+	return append(specs, store.KindSpec{Kind: KindSealKey, History: true})
 }
 
 // Errors that callers decide on.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -28,9 +27,6 @@ var sealMembers = map[store.Kind]string{KindKeyPair: "sealedSecret", KindLink: "
 const (
 	sealedWithSQL = `split_part(coalesce(spec->>'sealedSecret', spec->>'sealed'), '.', 2)`
 
-	countSealedSQL = `select ` + sealedWithSQL + `, count(*) from document
-		where kind = any($1) and removed_at is null group by 1`
-
 	otherSealSQL = `select kind, id from document where kind = any($1) and removed_at is null and (kind, id) > ($2, $3)
 		and ` + sealedWithSQL + ` is distinct from $4 order by kind, id limit $5`
 )
@@ -38,71 +34,6 @@ const (
 func sealedKinds() []string {
 	return []string{string(KindKeyPair), string(KindLink), string(KindLinkCode)}
 }
-
-// SealKeyUse is a key of the key file, and what it has sealed.
-type SealKeyUse struct {
-	ID        string `json:"id"`
-	Seals     bool   `json:"seals"`     // new secrets are sealed with it
-	IsMissing bool   `json:"isMissing"` // the key file does not have it: what it has sealed cannot be read
-	Documents int    `json:"documents"` // key pairs, links and link codes
-}
-
-// SealKeys returns the keys of the key file in its order, and after them the keys that it lacks.
-func (k *KeyStore) SealKeys(ctx context.Context) ([]SealKeyUse, error) {
-	counts := map[string]int{}
-	err := k.store.Tx(ctx, func(tx *store.Tx) error {
-		clear(counts)
-		rows, err := tx.Query(ctx, countSealedSQL, sealedKinds())
-		if err != nil {
-			return err
-		}
-		var id *string
-		var n int
-		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
-			if id != nil {
-				counts[*id] += n
-			} else {
-				counts[""] += n
-			}
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("counting what is sealed: %w", err)
-	}
-	var uses []SealKeyUse
-	for i, id := range k.sealer.KeyIDs() {
-		uses = append(uses, SealKeyUse{ID: id, Seals: i == 0, Documents: counts[id]})
-		delete(counts, id)
-	}
-	known := len(uses)
-	for id, n := range counts {
-		uses = append(uses, SealKeyUse{ID: id, IsMissing: true, Documents: n})
-	}
-	slices.SortFunc(uses[known:], func(a, b SealKeyUse) int { return b.Documents - a.Documents })
-	return uses, nil
-}
-
-// DropSealKey removes a key from the key file, which must have been in its present state for as long as processes take
-// to read it, so that none seals with the key any more. The errors are ErrNoSealKey, ErrSeals, and ErrSealKeyUsed while
-// something is sealed with the key.
-func (k *KeyStore) DropSealKey(ctx context.Context, id string) error {
-	uses, err := k.SealKeys(ctx)
-	if err != nil {
-		return err
-	}
-	for _, u := range uses {
-		if u.ID == id && !u.IsMissing && !u.Seals && u.Documents > 0 {
-			return fmt.Errorf("key %s: %w: %d key pairs, links and link codes; the Platform API seals them again in the "+
-				"background, and what stays is damaged: see its log", id, ErrSealKeyUsed, u.Documents)
-		}
-	}
-	return dropSealKey(k.sealer.path, id)
-}
-
-// ErrSealKeyUsed: something is sealed with the key.
-var ErrSealKeyUsed = errors.New("the key is used")
 
 // ResealProgress is what Reseal has done.
 type ResealProgress struct {
@@ -117,10 +48,15 @@ func (k *KeyStore) Reseal(ctx context.Context, failures *Failures, observe func(
 	ctx = store.InBackground(store.WithActor(ctx, store.Actor{Principal: "system:platform"}))
 	var p ResealProgress
 	for done := ""; ; {
+		failures.record(ctx, readSealKeys, k.sealer.Problem())
 		keys := k.sealer.KeyIDs()
 		if len(keys) > 1 || done != keys[0] { // nobody seals with another key when there is one
 			var err error
+			before := p.Resealed
 			p.Others, err = k.reseal(ctx, keys[0], &p.Resealed)
+			if n := p.Resealed - before; n > 0 {
+				err = errors.Join(err, k.addResealed(ctx, keys[0], n))
+			}
 			failures.record(ctx, resealKeys, err)
 			if err == nil {
 				done = keys[0]

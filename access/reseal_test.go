@@ -57,10 +57,19 @@ func addPair(t *testing.T, k *KeyStore, user int) (id, secret string) {
 	return pair.AccessKeyID, secret
 }
 
+// addTestSealKey adds a key to a key file, in the place of its first one.
+func addTestSealKey(t *testing.T, file string) (id string, err error) {
+	added, err := newSealKeyAt(t.Context(), file, PlaceOfFirst)
+	if err != nil {
+		return "", err
+	}
+	return added.id, addSealKey(file, added)
+}
+
 // rotateSealKey adds a key to the file and makes it the first. The Sealers of the test read it at once.
 func rotateSealKey(t *testing.T, file string, readers ...*KeyStore) (id string) {
 	t.Helper()
-	id, err := AddSealKey(file)
+	id, err := addTestSealKey(t, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +81,7 @@ func rotateSealKey(t *testing.T, file string, readers ...*KeyStore) (id string) 
 		}
 	}
 	read()
-	if err := PromoteSealKey(file, id); err != nil {
+	if err := promoteSealKey(file, id); err != nil {
 		t.Fatal(err)
 	}
 	read()
@@ -136,7 +145,7 @@ func TestASealKeyIsRotated(t *testing.T) {
 		t.Errorf("dropping the only key: %v", err)
 	}
 	next := rotateSealKey(t, file, one, two)
-	if _, err := AddSealKey(file); !errors.Is(err, ErrRotating) {
+	if _, err := addTestSealKey(t, file); !errors.Is(err, ErrRotating) {
 		t.Errorf("a rotation within a rotation: %v", err)
 	}
 	if err := one.DropSealKey(t.Context(), old); !errors.Is(err, ErrSealKeyUsed) {
@@ -337,8 +346,8 @@ func TestANewKeyOpensAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		path := filepath.Join(t.TempDir(), "key")
 		before := sealer(t, path)
-		id, err := AddSealKey(path)
-		if err != nil || PromoteSealKey(path, id) != nil {
+		id, err := addTestSealKey(t, path)
+		if err != nil || promoteSealKey(path, id) != nil {
 			t.Fatal(err)
 		}
 		sealed, err := sealer(t, path).Seal(testSecret, testBound)

@@ -29,10 +29,13 @@ var (
 type Sealer struct {
 	path string
 
-	mu      sync.Mutex
-	readAt  time.Time
-	keys    []sealKey // the first one seals
-	refused error     // an ErrOtherKeyFile: nothing is sealed
+	reading sync.Mutex // held while the file is read and KMS plugins are asked; taken before mu
+
+	mu         sync.Mutex
+	readAt     time.Time
+	keys       []sealKey // the first one seals
+	refused    error     // an ErrOtherKeyFile, or that of a first key that is not unwrapped: nothing is sealed
+	unreadable error     // of the last read: keys are those of an earlier one
 }
 
 // sealReread is how long a Sealer uses the keys that it has read before it reads the file again.
@@ -41,13 +44,17 @@ const sealReread = time.Second
 // OpenSealer reads the key file, which only its owner may read, and creates it when
 // there is none. A crash meanwhile leaves no file or a complete one; several
 // processes that start together use the same. Without the file the region's key
-// pairs are lost: it belongs into a backup, apart from the database's.
+// pairs are lost: it belongs into a backup, apart from the database's. A key that is wrapped is unwrapped once, by the
+// KMS plugin that the file names, and then stays in memory.
 func OpenSealer(path string) (*Sealer, error) {
 	keys, err := readKeyFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		if err = makeKeyFile(path); err == nil {
 			keys, err = readKeyFile(path)
 		}
+	}
+	if err == nil {
+		keys, err = withSealKeys(keys, nil)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("opening key file: %w", err)
@@ -58,15 +65,69 @@ func OpenSealer(path string) (*Sealer, error) {
 // current returns the keys, and reads the file again when they are older than a limit. A file that cannot be read
 // changes nothing. A file that shares no key with the one before belongs to another region: the keys of before still
 // open, and the error is ErrOtherKeyFile until the file is right, because a restart would lose what they seal.
+// Of several callers one reads; the others go on with the keys that are in memory, because a KMS plugin may be slow.
 func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
+	if !s.isOlder(limit) || !s.reading.TryLock() {
+		return s.latest()
+	}
+	defer s.reading.Unlock()
+	return s.readAgain(limit)
+}
+
+// reread is current, and waits while another caller reads.
+func (s *Sealer) reread(limit time.Duration) ([]sealKey, error) {
+	s.reading.Lock()
+	defer s.reading.Unlock()
+	return s.readAgain(limit)
+}
+
+// isOlder reports whether the last read is longer ago than a limit.
+func (s *Sealer) isOlder(limit time.Duration) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if time.Since(s.readAt) <= limit {
-		return s.keys, s.refused
+	return time.Since(s.readAt) > limit
+}
+
+// latest returns what the last read found.
+func (s *Sealer) latest() ([]sealKey, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.keys, s.refused
+}
+
+// Problem returns why the keys in use are not those of the file; nil when they are. A restart would fail, or lose what
+// is sealed meanwhile.
+func (s *Sealer) Problem() error {
+	_, _ = s.current(sealReread)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return errors.Join(s.unreadable, s.refused)
+}
+
+// readAgain reads the file unless the last read is recent. While a wrapped key cannot be unwrapped, the keys of before
+// go on; nothing is sealed when it is the first one, because the key of before may be dropped. The caller holds
+// reading.
+func (s *Sealer) readAgain(limit time.Duration) ([]sealKey, error) {
+	if !s.isOlder(limit) { // another caller has read it meanwhile
+		return s.latest()
 	}
-	s.readAt = time.Now()
+	known, _ := s.latest()
 	keys, err := readKeyFile(s.path)
-	if err != nil {
+	isNewFirst := err == nil && keys[0].line != known[0].line
+	var locked error
+	if err == nil {
+		keys, locked = withSealKeys(keys, known)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.readAt = time.Now()
+	if s.unreadable = errors.Join(err, locked); s.unreadable != nil {
+		if locked != nil {
+			s.refused = nil
+		}
+		if locked != nil && isNewFirst {
+			s.refused = fmt.Errorf("the first key of %s cannot be used: %w", s.path, locked)
+		}
 		return s.keys, s.refused
 	}
 	s.refused = nil
@@ -81,17 +142,15 @@ func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
 
 // key returns the key of an id. It reads the file once more when the key is unknown: another process may seal with it.
 func (s *Sealer) key(id string) (found sealKey, ids string, isKnown bool) {
-	for _, limit := range []time.Duration{sealReread, sealReread / 20} {
-		keys, _ := s.current(limit)
-		ids = ""
-		for _, k := range keys {
-			if k.id == id {
-				return k, ids, true
-			}
-			ids = strings.TrimPrefix(ids+", "+k.id, ", ")
-		}
+	keys, _ := s.current(sealReread)
+	if found, isKnown = findSealKey(keys, id); !isKnown {
+		keys, _ = s.reread(sealReread / 20)
+		found, isKnown = findSealKey(keys, id)
 	}
-	return found, ids, false
+	for _, k := range keys {
+		ids = strings.TrimPrefix(ids+", "+k.id, ", ")
+	}
+	return found, ids, isKnown
 }
 
 // KeyIDs returns the ids of the keys, which are no secrets. The first one seals.

@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -25,10 +26,14 @@ const (
 
 // sealKey is one key of a key file.
 type sealKey struct {
-	id   string // no secret
-	line string // of the file
-	aead cipher.AEAD
+	id      string      // no secret
+	line    string      // of the file
+	aead    cipher.AEAD // nil of a wrapped key that was not unwrapped yet
+	wrapped *wrappedSealKey
 }
+
+// sealKeyIDSize is the length of the id of a key.
+const sealKeyIDSize = 12
 
 // isPrivate reports whether only this process's user may read a file; or, of a file of root's, this process's group,
 // which is how Kubernetes mounts a Secret for a process that is not root.
@@ -46,7 +51,8 @@ func ownerOf(info fs.FileInfo) int {
 	return -1
 }
 
-// readKeyFile returns the keys of a file, one a line. The first one seals, and all open.
+// readKeyFile returns the keys of a file, one a line. The first one seals, and all open, wrapped keys after
+// withSealKeys.
 func readKeyFile(path string) ([]sealKey, error) {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -68,6 +74,9 @@ func readKeyFile(path string) ([]sealKey, error) {
 func parseKeyFile(path string, content []byte) (keys []sealKey, err error) {
 	for line := range strings.SplitSeq(strings.TrimSpace(string(content)), "\n") {
 		key, ok := parseSealKey(strings.TrimSpace(line))
+		if !ok {
+			key, ok = parseWrappedKey(strings.TrimSpace(line))
+		}
 		if !ok {
 			return nil, fmt.Errorf("%s is not a key file; restore it from a backup, or move it away to begin with new key "+
 				"pairs", path)
@@ -96,11 +105,20 @@ func parseSealKey(line string) (sealKey, bool) {
 	}
 	aead, err := cipher.NewGCM(block)
 	sum := sha256.Sum256(append([]byte("atoll key file id\x00"), key...))
-	return sealKey{hex.EncodeToString(sum[:6]), line, aead}, err == nil
+	return sealKey{hex.EncodeToString(sum[:sealKeyIDSize/2]), line, aead, nil}, err == nil
 }
 
 func isSealKey(keys []sealKey, id string) bool {
-	return slices.ContainsFunc(keys, func(k sealKey) bool { return k.id == id })
+	_, isKnown := findSealKey(keys, id)
+	return isKnown
+}
+
+func findSealKey(keys []sealKey, id string) (sealKey, bool) {
+	at := slices.IndexFunc(keys, func(k sealKey) bool { return k.id == id })
+	if at < 0 {
+		return sealKey{}, false
+	}
+	return keys[at], true
 }
 
 // newSealKey returns a new key.
@@ -131,12 +149,44 @@ var (
 	ErrSeals = errors.New("the key seals")
 )
 
-// AddSealKey adds a new key to a key file, behind the one key that it has, and returns its id. Processes that have read
-// the file open with the new key; PromoteSealKey makes them seal with it. The error is ErrRotating when the file has
-// several keys.
-func AddSealKey(path string) (id string, err error) {
-	added := newSealKey()
-	return added.id, changeSealKeys(path, func(keys []sealKey) ([]sealKey, error) {
+// KeyPlace is where the key of a line of a key file is: in the file, or, wrapped, with the KMS plugin at an endpoint
+// (unix:///PATH).
+type KeyPlace string
+
+// Places of keys that are no endpoints.
+const (
+	PlaceOfFirst KeyPlace = ""     // the place of the first key of the file
+	PlaceInFile  KeyPlace = "file" // in clear
+)
+
+// place returns where a key is.
+func (k sealKey) place() KeyPlace {
+	if k.wrapped == nil {
+		return PlaceInFile
+	}
+	return KeyPlace(k.wrapped.endpoint)
+}
+
+// newSealKeyAt returns a new key for a key file. The error is kms.ErrUnavailable when the plugin of the place does not
+// wrap the key.
+func newSealKeyAt(ctx context.Context, path string, place KeyPlace) (k sealKey, err error) {
+	if place == PlaceOfFirst {
+		keys, err := readKeyFile(path)
+		if err != nil {
+			return k, err
+		}
+		place = keys[0].place()
+	}
+	if place == PlaceInFile {
+		return newSealKey(), nil
+	}
+	return wrapSealKey(ctx, string(place))
+}
+
+// addSealKey adds a key behind the one key of a file. Processes that have read the file open with the new key;
+// promoteSealKey makes them seal with it. The error is ErrRotating when the file has several keys.
+func addSealKey(path string, added sealKey) error {
+	return changeSealKeys(path, func(keys []sealKey) ([]sealKey, error) {
 		if len(keys) > 1 {
 			return nil, fmt.Errorf("%s has %d keys: %w; see `atoll key seal status` and `atoll key seal drop`", path,
 				len(keys), ErrRotating)
@@ -145,8 +195,8 @@ func AddSealKey(path string) (id string, err error) {
 	})
 }
 
-// PromoteSealKey makes a key of a key file the first, which seals. It is idempotent. The error is ErrNoSealKey.
-func PromoteSealKey(path, id string) error {
+// promoteSealKey makes a key of a key file the first, which seals. It is idempotent. The error is ErrNoSealKey.
+func promoteSealKey(path, id string) error {
 	return changeSealKeys(path, func(keys []sealKey) ([]sealKey, error) {
 		at := slices.IndexFunc(keys, func(k sealKey) bool { return k.id == id })
 		if at < 0 {

@@ -50,7 +50,13 @@ func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context
 		return err
 	}
 	defer done()
+	return f(asDatabaseOperator(ctx, ""), keys)
+}
+
+// asDatabaseOperator returns the context of changes that this command makes in the region's database. The audit names
+// who runs it, and the action unless it is "".
+func asDatabaseOperator(ctx context.Context, action string) context.Context {
 	who := remote.ActorOf(asOperator(ctx)).Principal
-	return f(store.WithActor(ctx, store.Actor{Principal: "system:cli",
-		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: who, Operator: true}.Encode()}), keys)
+	return store.WithActor(ctx, store.Actor{Principal: "system:cli",
+		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: who, Operator: true, Action: action}.Encode()})
 }

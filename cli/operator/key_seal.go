@@ -41,9 +41,10 @@ func keySealStatus(session *terminal.Session) *cobra.Command {
 				return err
 			}
 			return o.Print(session.Out, uses, func(w io.Writer) {
-				rows := [][]string{{"KEY", "STATE", "DOCUMENTS"}}
+				rows := [][]string{{"KEY", "STATE", "DOCUMENTS", "SEALED AGAIN", "PLACE"}}
 				for _, u := range uses {
-					rows = append(rows, []string{u.ID, sealKeyState(u), strconv.Itoa(u.Documents)})
+					rows = append(rows, []string{u.ID, sealKeyState(u), strconv.Itoa(u.Documents), strconv.Itoa(u.Resealed),
+						terminal.DashIfEmpty(string(u.Place))})
 				}
 				terminal.Table(w, rows)
 			})
@@ -67,28 +68,28 @@ func sealKeyState(u access.SealKeyUse) string {
 func keySealRotate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "rotate", Short: "Seal with a new key from now on", Args: cobra.NoArgs,
 		Long: `Adds a new key to the key file, and makes it the first when all processes have read it. What is
-sealed with the old key is sealed again in the background. A key pair whose secret is known to
-somebody is not protected by this: disable it.`,
+sealed with the old key is sealed again in the background. The audit log has a
+record of it. A key pair whose secret is known to somebody is not protected by this: disable it.`,
 		Example: "  atoll key seal rotate"}
 	o := terminal.AddOutputFlag(cmd)
+	place := cmd.Flags().String("kms", "", "unix:///PATH: a KMS v2 plugin of Kubernetes wraps the new key, and the file "+
+		"has it wrapped; file: the file has the key itself (default: as the present key)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		file, err := sealKeyFile(session)
-		if err != nil {
-			return err
-		}
-		id, err := access.AddSealKey(file)
-		if err != nil {
-			return err
-		}
-		if !pause.For(cmd.Context(), keyFileRead) {
-			return fmt.Errorf("key %s opens and does not seal yet: drop it (atoll key seal drop %s), and rotate again", id, id)
-		}
-		if err := access.PromoteSealKey(file, id); err != nil {
-			return err
-		}
-		return o.Print(session.Out, access.SealKeyUse{ID: id, Seals: true}, func(w io.Writer) {
-			fmt.Fprintf(w, "%s seals from now on. When `atoll key seal status` shows that the old key can be dropped, "+
-				"do so: atoll key seal drop KEY\n", id)
+		return withSealKeys(session, cmd.Context(), "RotateSealKey", func(ctx context.Context, keys *access.KeyStore) error {
+			id, err := keys.AddSealKey(ctx, access.KeyPlace(*place))
+			if err != nil {
+				return err
+			}
+			if !pause.For(ctx, keyFileRead) {
+				return fmt.Errorf("key %s opens and does not seal yet: drop it (atoll key seal drop %s), and rotate again", id, id)
+			}
+			if err := keys.PromoteSealKey(ctx, id); err != nil {
+				return err
+			}
+			return o.Print(session.Out, access.SealKeyUse{ID: id, Seals: true}, func(w io.Writer) {
+				fmt.Fprintf(w, "%s seals from now on. When `atoll key seal status` shows that the old key can be dropped, "+
+					"do so: atoll key seal drop KEY\n", id)
+			})
 		})
 	}
 	return cmd
@@ -111,7 +112,7 @@ func keySealDrop(session *terminal.Session) *cobra.Command {
 		if !pause.For(cmd.Context(), min(keyFileRead, max(0, keyFileRead-time.Since(info.ModTime())))) {
 			return cmd.Context().Err()
 		}
-		return withKeys(session, cmd.Context(), func(ctx context.Context, keys *access.KeyStore) error {
+		return withSealKeys(session, cmd.Context(), "DropSealKey", func(ctx context.Context, keys *access.KeyStore) error {
 			if err := keys.DropSealKey(ctx, args[0]); err != nil {
 				return err
 			}
@@ -121,6 +122,14 @@ func keySealDrop(session *terminal.Session) *cobra.Command {
 		})
 	}
 	return cmd
+}
+
+// withSealKeys is withKeys for a command that changes the key file; the audit names the action.
+func withSealKeys(session *terminal.Session, ctx context.Context, action string, f func(ctx context.Context,
+	keys *access.KeyStore) error) error {
+	return withKeys(session, ctx, func(ctx context.Context, keys *access.KeyStore) error {
+		return f(asDatabaseOperator(ctx, action), keys)
+	})
 }
 
 // sealKeyFile returns the key file of the region on this machine.

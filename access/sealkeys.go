@@ -1,0 +1,193 @@
+package access
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"atoll.dev/store"
+)
+
+// KindSealKey is the kind of the documents about keys of the key file, by the ids of the keys. They have no key: they
+// are the record of who changed the file, which the audit shows, and of how much was sealed again.
+const KindSealKey store.Kind = "SealKey"
+
+// sealKeyState is what a key of the key file does.
+type sealKeyState string
+
+const (
+	sealKeyOpens   sealKeyState = "opens"
+	sealKeySeals   sealKeyState = "seals"
+	sealKeyDropped sealKeyState = "dropped"
+)
+
+type sealKeySpec struct {
+	State sealKeyState `json:"state,omitempty"` // as the last command of an operator left it
+}
+
+type sealKeyStatus struct {
+	Resealed int `json:"resealed"` // documents that were sealed again with the key
+}
+
+const (
+	countSealedSQL = `select ` + sealedWithSQL + `, count(*) from document
+		where kind = any($1) and removed_at is null group by 1`
+
+	resealedSQL = `select id, coalesce((status->>'resealed')::int, 0) from document where kind = $1 and removed_at is null`
+)
+
+// SealKeyUse is a key of the key file, and what it has sealed.
+type SealKeyUse struct {
+	ID        string `json:"id"`
+	Seals     bool   `json:"seals"`     // new secrets are sealed with it
+	IsMissing bool   `json:"isMissing"` // the key file does not have it: what it has sealed cannot be read
+	Documents int    `json:"documents"` // key pairs, links and link codes
+	// Place is where the key is: "file", or the endpoint of the KMS plugin that unwraps it.
+	Place KeyPlace `json:"place,omitempty"`
+	// Resealed is how many documents were sealed again with the key, because another one had sealed them before.
+	Resealed int `json:"resealed"`
+}
+
+// SealKeys returns the keys of the key file in its order, and after them the keys that it lacks.
+func (k *KeyStore) SealKeys(ctx context.Context) ([]SealKeyUse, error) {
+	counts, resealed := map[string]int{}, map[string]int{}
+	err := k.store.Tx(ctx, func(tx *store.Tx) error {
+		clear(counts)
+		clear(resealed)
+		rows, err := tx.Query(ctx, countSealedSQL, sealedKinds())
+		if err != nil {
+			return err
+		}
+		var id *string
+		var n int
+		if _, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+			if id != nil {
+				counts[*id] += n
+			} else {
+				counts[""] += n
+			}
+			return nil
+		}); err != nil {
+			return err
+		}
+		if rows, err = tx.Query(ctx, resealedSQL, string(KindSealKey)); err != nil {
+			return err
+		}
+		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error { resealed[*id] = n; return nil })
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("counting what is sealed: %w", err)
+	}
+	var uses []SealKeyUse
+	keys, _ := k.sealer.current(sealReread)
+	for i, key := range keys {
+		uses = append(uses, SealKeyUse{ID: key.id, Seals: i == 0, Documents: counts[key.id], Place: key.place(),
+			Resealed: resealed[key.id]})
+		delete(counts, key.id)
+	}
+	known := len(uses)
+	for id, n := range counts {
+		uses = append(uses, SealKeyUse{ID: id, IsMissing: true, Documents: n, Resealed: resealed[id]})
+	}
+	slices.SortFunc(uses[known:], func(a, b SealKeyUse) int { return b.Documents - a.Documents })
+	return uses, nil
+}
+
+// AddSealKey adds a new key to the key file, behind the one key that it has, and returns its id. Processes that have
+// read the file open with the new key; PromoteSealKey makes them seal with it. It leaves an audit record. The error is
+// ErrRotating when the file has several keys, and kms.ErrUnavailable when the plugin of the place does not wrap the
+// key.
+func (k *KeyStore) AddSealKey(ctx context.Context, place KeyPlace) (id string, err error) {
+	added, err := newSealKeyAt(ctx, k.sealer.path, place)
+	if err != nil {
+		return "", err
+	}
+	return added.id, k.changeSealKey(ctx, added.id, sealKeyOpens, func() error { return addSealKey(k.sealer.path, added) })
+}
+
+// PromoteSealKey makes a key of the key file the first, which seals. It is idempotent. It leaves an audit record. The
+// error is ErrNoSealKey.
+func (k *KeyStore) PromoteSealKey(ctx context.Context, id string) error {
+	return k.changeSealKey(ctx, id, sealKeySeals, func() error { return promoteSealKey(k.sealer.path, id) })
+}
+
+// DropSealKey removes a key from the key file, which must have been in its present state for as long as processes take
+// to read it, so that none seals with the key any more. It leaves an audit record. The errors are ErrNoSealKey,
+// ErrSeals, and ErrSealKeyUsed while something is sealed with the key.
+func (k *KeyStore) DropSealKey(ctx context.Context, id string) error {
+	uses, err := k.SealKeys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, u := range uses {
+		if u.ID == id && !u.IsMissing && !u.Seals && u.Documents > 0 {
+			return fmt.Errorf("key %s: %w: %d key pairs, links and link codes; the Platform API seals them again in the "+
+				"background, and what stays is damaged: see its log", id, ErrSealKeyUsed, u.Documents)
+		}
+	}
+	return k.changeSealKey(ctx, id, sealKeyDropped, func() error { return dropSealKey(k.sealer.path, id) })
+}
+
+// ErrSealKeyUsed: something is sealed with the key.
+var ErrSealKeyUsed = errors.New("the key is used")
+
+// changeSealKey records what an operator does to a key, and changes the file before the record commits: no change is
+// without a record. After a failed commit the file may be changed; the command is repeated then.
+func (k *KeyStore) changeSealKey(ctx context.Context, id string, state sealKeyState, changeFile func() error) error {
+	isChanged := false
+	return k.store.Tx(ctx, func(tx *store.Tx) error {
+		if err := putSealKey(ctx, tx, id, func(spec *sealKeySpec, _ *sealKeyStatus) { spec.State = state }); err != nil {
+			return fmt.Errorf("recording the change of key %s: %w", id, err)
+		}
+		if isChanged { // the transaction is repeated
+			return nil
+		}
+		err := changeFile()
+		isChanged = err == nil
+		return err
+	})
+}
+
+// addResealed counts documents that were sealed again with a key.
+func (k *KeyStore) addResealed(ctx context.Context, id string, n int) error {
+	return k.store.Tx(ctx, func(tx *store.Tx) error {
+		return putSealKey(ctx, tx, id, func(_ *sealKeySpec, status *sealKeyStatus) { status.Resealed += n })
+	})
+}
+
+// putSealKey changes the document of a key, and makes it first when there is none: the first key of a file has none.
+func putSealKey(ctx context.Context, tx *store.Tx, id string, change func(*sealKeySpec, *sealKeyStatus)) error {
+	var spec sealKeySpec
+	var status sealKeyStatus
+	doc, err := tx.GetForUpdate(ctx, KindSealKey, id)
+	isNew := errors.Is(err, store.ErrNotFound)
+	if isNew {
+		doc, err = store.Document{Kind: KindSealKey, ID: id}, nil
+	} else if err == nil {
+		err = errors.Join(json.Unmarshal(doc.Spec, &spec), json.Unmarshal(doc.Status, &status))
+	}
+	if err != nil {
+		return err
+	}
+	change(&spec, &status)
+	if doc.Spec, err = json.Marshal(spec); err != nil {
+		return err
+	}
+	if doc.Status, err = json.Marshal(status); err != nil {
+		return err
+	}
+	if isNew {
+		_, err = tx.Create(ctx, doc)
+		return err
+	}
+	_, _, err = tx.Update(ctx, KindSealKey, id, 0, func(d *store.Document) error {
+		d.Spec, d.Status = doc.Spec, doc.Status
+		return nil
+	})
+	return err
+}
