@@ -87,6 +87,9 @@ func (s *Server) lockTreeAt(ctx context.Context, tx *store.Tx, a address) (*tree
 	if err != nil {
 		return nil, err
 	}
+	if err := a.admits(ctx, d); err != nil {
+		return nil, err // before a lock: nobody makes writers of another tenant wait, or learns by the time that it exists
+	}
 	if err := s.lockOwners(ctx, tx, d); err != nil {
 		return nil, err
 	}

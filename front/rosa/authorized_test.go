@@ -52,6 +52,7 @@ type authorized struct {
 
 // Decide implements access.Policy: the Directory decides.
 func (a *authorized) Decide(ctx context.Context, q access.Question) (access.Grant, error) {
+	a.lifecycle.work.add(ctx, "decide "+string(q.Action))
 	grant, err := a.directory.Decide(ctx, q)
 	if a.decided != nil {
 		a.decided(q)
@@ -69,7 +70,8 @@ func startAuthorized(t *testing.T) *authorized {
 func startDecidedBy(t *testing.T, policy func(*authorized) access.Policy) *authorized {
 	t.Helper()
 	l := startLifecycle(t)
-	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds()}.Patient())
+	s, err := store.Open(t.Context(), store.Options{DSN: pgtest.DSN(t), Kinds: access.StoreKinds(),
+		Tracer: l.work}.Patient())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -33,6 +33,7 @@ type lifecycle struct {
 	front        *clmclient.Client // as the front calls
 	maestro      *maestroclient.Client
 	log          *logged
+	work         *workLog // of the lifecycle manager, for each request
 }
 
 // watchesPerCaller is the lifecycle manager's limit of open watches.
@@ -40,9 +41,9 @@ const watchesPerCaller = 8
 
 func startLifecycle(t *testing.T) *lifecycle {
 	t.Helper()
-	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &logged{}}
+	l := &lifecycle{t: t, dsn: pgtest.DSN(t), log: &logged{}, work: newWorkLog()}
 	manager := testworld.StartCLM(testsite.New(t), testworld.CLMOptions{
-		DSN: l.dsn,
+		DSN: l.dsn, Tracer: l.work,
 		Tenancy: clm.Tenancy{Enabled: true, Dimensions: []clm.Dimension{{Header: clmclient.TenantHeader,
 			Key: "account", Required: true}}},
 		Change: func(o *clm.Options) { o.WatchesPerCaller = watchesPerCaller },

@@ -3,6 +3,8 @@ package testworld
 import (
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"atoll.dev/access"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/clm"
@@ -22,6 +24,7 @@ type CLMOptions struct {
 	Fleet    bool               // it places clusters, as in a region
 	Tenancy  clm.Tenancy        // with it, the plain listener believes the tenant that a caller names
 	Change   func(*clm.Options) // last, before the server starts; may be nil
+	Tracer   pgx.QueryTracer    // gets each statement of the database; may be nil
 }
 
 // CLM is a lifecycle manager without a sentinel.
@@ -48,7 +51,11 @@ func StartCLM(s *testsite.Site, o CLMOptions) *CLM {
 		s.T.Fatal(err)
 	}
 	log := s.Log.With("part", "CLM")
-	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log, Adapt: store.Options.Patient}
+	opening := clm.DatabaseOptions{DSN: o.DSN, Registry: registry, Logger: log,
+		Adapt: func(options store.Options) store.Options {
+			options.Tracer = o.Tracer
+			return options.Patient()
+		}}
 	if o.Fleet {
 		opening.Kinds = fleet.Kinds()
 	}
