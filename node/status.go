@@ -33,7 +33,10 @@ type Status struct {
 	// Supervisor is the process id of `atoll node run`.
 	Supervisor int `json:"supervisor"`
 	// Init is the process id, on this machine, of the first process of the node's process namespace.
-	Init     int                `json:"init,omitempty"`
+	Init int `json:"init,omitempty"`
+	// FirstID is the user and group id, on this machine, of the node's root; the ids after it are those of the node's
+	// other users. 0: the node has no user namespace, and its root is root of this machine.
+	FirstID  uint32             `json:"firstID,omitempty"`
 	Programs map[string]Program `json:"programs,omitempty"`
 }
 

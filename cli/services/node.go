@@ -74,7 +74,9 @@ func nodePreflight() *cobra.Command {
 	var programs string
 	cmd := &cobra.Command{
 		Use: "preflight", Short: "List what this machine lacks for real nodes", Args: cobra.NoArgs,
-		Long:    "Lists the parts that this machine lacks for real nodes. It fails when one is missing.",
+		Long: `Lists the parts that this machine lacks for real nodes. It fails when one is missing.
+It also says whether nodes have user namespaces: without them who is root in a
+node can become root of this machine.`,
 		Example: "  atoll node preflight -o json",
 	}
 	output := terminal.AddOutputFlag(cmd)
@@ -83,10 +85,21 @@ func nodePreflight() *cobra.Command {
 		answer := struct {
 			Ready   bool                 `json:"ready"`
 			Missing []supervisor.Missing `json:"missing"`
-		}{len(missing) == 0, append([]supervisor.Missing{}, missing...)}
+			// NoUserNamespace says why nodes have no user namespaces of their own; "": they have.
+			NoUserNamespace string `json:"noUserNamespace,omitempty"`
+		}{Ready: len(missing) == 0, Missing: append([]supervisor.Missing{}, missing...)}
+		if answer.Ready {
+			if err := supervisor.TryUserNamespace(os.TempDir()); err != nil {
+				answer.NoUserNamespace = err.Error()
+			}
+		}
 		err := output.Print(cmd.OutOrStdout(), answer, func(w io.Writer) {
 			if answer.Ready {
 				fmt.Fprintln(w, "this machine can run real nodes")
+				if answer.NoUserNamespace != "" {
+					fmt.Fprintln(w, "who is root in a node can become root of this machine, because nodes have no user namespaces:",
+						answer.NoUserNamespace)
+				}
 				return
 			}
 			rows := [][]string{{"MISSING", "REASON", "WHAT TO DO"}}

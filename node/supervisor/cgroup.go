@@ -68,8 +68,9 @@ type cgroupLimits struct {
 	allMemory    int64 // bytes, of that cgroup
 }
 
-// makeCgroup creates a node's cgroup in each hierarchy and sets its limits. It may be repeated.
-func makeCgroup(all []hierarchy, name string, limits cgroupLimits) error {
+// makeCgroup creates a node's cgroup in each hierarchy and sets its limits. It makes the user owner the owner of the
+// cgroup, who may make cgroups in it and move processes there, but may not change its limits. It may be repeated.
+func makeCgroup(all []hierarchy, name string, limits cgroupLimits, owner hostID) error {
 	for _, h := range all {
 		parent := filepath.Join(h.Path, nodesGroup)
 		dir := filepath.Join(h.Path, name)
@@ -108,6 +109,22 @@ func makeCgroup(all []hierarchy, name string, limits cgroupLimits) error {
 					return err
 				}
 			}
+		}
+		if err := delegate(dir, owner); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// delegate makes a user the owner of a cgroup and of its files by which processes are moved and controllers are given
+// to the cgroups in it, not of its limits.
+func delegate(dir string, owner hostID) error {
+	names := []string{"", "cgroup.procs", "tasks", "cgroup.threads", "cgroup.subtree_control", "cgroup.event_control"}
+	for _, name := range names {
+		err := os.Chown(filepath.Join(dir, name), int(owner), int(owner))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) { // each version has some of them
+			return fmt.Errorf("delegating a cgroup: %w", err)
 		}
 	}
 	return nil

@@ -16,6 +16,9 @@ type order struct {
 	Config  node.Config
 	Cgroups []hierarchy
 	Proxy   proxyMode
+	Mounts  []string // paths of this machine; their mounts come with the order as descriptors
+	// UserNamespace reports whether the node is in a user namespace of its own.
+	UserNamespace bool
 }
 
 // message is what the supervisor and init send each other after that. One member is set.
@@ -35,7 +38,7 @@ type report struct {
 
 const (
 	maxMessage = 200 << 10 // bytes; the kernel's default limit of a datagram is a little more
-	maxFiles   = 8         // descriptors in one message
+	maxFiles   = 32        // descriptors in one message
 )
 
 // control is one end of the socket between supervisor and init. It keeps messages apart.

@@ -42,10 +42,14 @@ func RunInit() error {
 		return err
 	}
 	var o order
-	if _, err := own.receive(&o); err != nil {
+	mounts, err := own.receive(&o)
+	if err == nil && len(mounts) != len(o.Mounts) {
+		err = fmt.Errorf("it has %d mounts and %d descriptors", len(o.Mounts), len(mounts))
+	}
+	if err != nil {
 		return fmt.Errorf("reading the order of the supervisor: %w", err)
 	}
-	i := &initProcess{order: o, control: own, launcher: newLauncher(), stop: make(chan struct{}),
+	i := &initProcess{order: o, mounts: mounts, control: own, launcher: newLauncher(), stop: make(chan struct{}),
 		reports: make(chan report)}
 	if err := i.run(); err != nil {
 		return errors.Join(err, own.send(message{Failed: err.Error()}))
@@ -55,6 +59,7 @@ func RunInit() error {
 
 type initProcess struct {
 	order
+	mounts   []*os.File // of order.Mounts; enterAndConfigure closes them
 	control  *control
 	launcher *launcher
 
@@ -121,9 +126,10 @@ func (i *initProcess) enterAndConfigure() error {
 	if err := configureNetwork(i.Config.Network, i.Config.APIServer.Advertised); err != nil {
 		return fmt.Errorf("configuring the node's network: %w", err)
 	}
-	if err := enterRoot(i.Config, i.Cgroups); err != nil {
+	if err := enterRoot(i.order, i.mounts); err != nil {
 		return err
 	}
+	closeFiles(i.mounts)
 	if isUnified(i.Cgroups) {
 		// A cgroup of version 2 with processes cannot have children with controllers.
 		if err := os.Mkdir("/sys/fs/cgroup/agents", 0o755); err != nil && !errors.Is(err, os.ErrExist) {

@@ -74,12 +74,13 @@ func TestAListenerOfANodeForwardsToItsTarget(t *testing.T) {
 func TestKubeletReservesWhatTheNodeDoesNotHave(t *testing.T) {
 	c := node.Config{Network: node.Network{Address: "10.90.3.11/24"},
 		Resources: node.Resources{CPU: resource.MustParse("1500m"), Memory: resource.MustParse("1Gi")}}
-	reserved := kubeletSettings(c, machineSize{2000, 3 << 30, 32768})["systemReserved"].(map[string]any)
+	reserved := kubeletSettings(order{Config: c}, machineSize{2000, 3 << 30, 32768})["systemReserved"].(map[string]any)
 	if reserved["cpu"] != "500m" || reserved["memory"] != "2113929216" || // 3 GiB - 1 GiB - 32 MiB
 		reserved["pid"] != "28672" { // 32768 - 4096
 		t.Errorf("reserved %v", reserved)
 	}
-	reserved = kubeletSettings(c, machineSize{milliCPU: 1000, memory: 1 << 29})["systemReserved"].(map[string]any)
+	small := machineSize{milliCPU: 1000, memory: 1 << 29}
+	reserved = kubeletSettings(order{Config: c}, small)["systemReserved"].(map[string]any)
 	if reserved["cpu"] != "0m" || reserved["memory"] != "0" || reserved["pid"] != "0" {
 		t.Errorf("a machine smaller than the node reserves %v", reserved)
 	}

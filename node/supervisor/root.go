@@ -37,41 +37,37 @@ var hiddenTunables = map[string]string{
 	"kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }
 
-// enterRoot makes the node's root file system and makes it the root of the caller's mount namespace. It uses the
-// directory "root" of the home as the place to mount it. cgroups are the machine's hierarchies; the caller is in the
-// cgroup namespace of the node.
-func enterRoot(c node.Config, cgroups []hierarchy) error {
+// enterRoot makes the node's root file system of the order and its mounts, and makes it the root of the caller's mount
+// namespace. The caller is in the cgroup namespace of the node.
+func enterRoot(o order, mounts []*os.File) error {
+	c := o.Config
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("making mounts private: %w", err)
 	}
-	root := filepath.Join(c.Home, "root")
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return err
-	}
+	const root = "/tmp" // in this mount namespace only
 	if err := unix.Mount("tmpfs", root, "tmpfs", unix.MS_NODEV, "mode=755"); err != nil {
 		return fmt.Errorf("mounting %s: %w", root, err)
 	}
-	m := mounter{root: root}
+	m := mounter{root: root, machine: map[string]*os.File{}}
+	for i, path := range o.Mounts {
+		m.machine[path] = mounts[i]
+	}
 	for _, dir := range []string{"/proc", "/sys", "/dev", "/run", "/tmp", "/etc", "/var/lib/cni", "/root", programsDir} {
 		m.makeDir(dir)
 	}
 	for _, path := range sharedDirs {
 		m.bindReadOnly(path)
 	}
-	m.bind(c.Programs, kubernetes, unix.MS_RDONLY)
-	m.bind(filepath.Join(filepath.Dir(c.Programs), "node"), programsDir+"/node", unix.MS_RDONLY)
+	m.attach(c.Programs, kubernetes)
+	m.attach(nodeDir(c), programsDir+"/node")
 	for name, path := range persistentDirs {
-		from := filepath.Join(c.Home, name)
-		if err := os.MkdirAll(from, 0o700); err != nil {
-			return err
-		}
-		m.bind(from, path, 0)
+		m.attach(filepath.Join(c.Home, name), path)
 	}
 	m.mount("tmpfs", "/run", "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=755")
 	m.mount("tmpfs", "/tmp", "tmpfs", unix.MS_NODEV|unix.MS_NOSUID, "mode=1777")
 	m.mount("proc", "/proc", "proc", unix.MS_NODEV|unix.MS_NOSUID|unix.MS_NOEXEC, "")
-	m.mountSys(cgroups)
-	m.mountDev()
+	m.mountSys(o)
+	m.mountDev(o)
 	m.link("/run", "/var/run")
 	m.hideTunables()
 	if m.err != nil {
@@ -100,8 +96,9 @@ func pivot(root string) error {
 
 // mounter makes mounts below a directory. After the first error it does nothing more.
 type mounter struct {
-	root string
-	err  error
+	root    string
+	machine map[string]*os.File // mounts of the machine's files, by path
+	err     error
 }
 
 func (m *mounter) path(inside string) string { return filepath.Join(m.root, inside) }
@@ -138,7 +135,37 @@ func (m *mounter) mount(source, inside, kind string, flags uintptr, data string)
 	}
 }
 
-// bind makes a file or directory of the machine visible.
+// attach makes a file or directory of the machine visible whose mount came with the order.
+func (m *mounter) attach(from, inside string) {
+	if m.err != nil {
+		return
+	}
+	mount, ok := m.machine[from]
+	if !ok {
+		m.setError(inside, fmt.Errorf("the supervisor has sent no mount of %s", from))
+		return
+	}
+	info, err := mount.Stat()
+	m.setError(inside, err)
+	m.makeTarget(inside, info)
+	if m.err == nil {
+		m.setError(inside, attach(mount, m.path(inside)))
+	}
+}
+
+// makeTarget makes the directory or file over which something with info is mounted.
+func (m *mounter) makeTarget(inside string, info fs.FileInfo) {
+	if m.err != nil {
+		return
+	}
+	if info.IsDir() {
+		m.makeDir(inside)
+	} else if _, err := os.Lstat(m.path(inside)); errors.Is(err, fs.ErrNotExist) {
+		m.write(inside, "")
+	}
+}
+
+// bind makes a file or directory visible that the caller can reach by its path.
 func (m *mounter) bind(from, inside string, flags uintptr) {
 	if m.err != nil {
 		return
@@ -148,11 +175,7 @@ func (m *mounter) bind(from, inside string, flags uintptr) {
 		m.setError(inside, err)
 		return
 	}
-	if info.IsDir() {
-		m.makeDir(inside)
-	} else if _, err := os.Lstat(m.path(inside)); errors.Is(err, fs.ErrNotExist) {
-		m.write(inside, "")
-	}
+	m.makeTarget(inside, info)
 	m.setError(inside, unix.Mount(from, m.path(inside), "", unix.MS_BIND, ""))
 	if flags != 0 {
 		m.setError(inside, unix.Mount("", m.path(inside), "", unix.MS_BIND|unix.MS_REMOUNT|flags, ""))
@@ -172,15 +195,24 @@ func (m *mounter) bindReadOnly(path string) {
 		m.makeDir(filepath.Dir(path))
 		m.link(target, path)
 	default:
-		m.bind(path, path, unix.MS_RDONLY)
+		m.attach(path, path)
 	}
 }
 
 // mountSys mounts sysfs, read-only because it has settings of the whole machine, and the cgroup hierarchies. In the
 // node's cgroup namespace their roots are the node's cgroup.
-func (m *mounter) mountSys(cgroups []hierarchy) {
+//
+// In a user namespace only the mount is read-only, not the file system: else the kernel refuses a privileged pod, which
+// mounts a writable one. The owner of the files is the machine's root, so that the node's root cannot write to them.
+func (m *mounter) mountSys(o order) {
 	const flags = unix.MS_NODEV | unix.MS_NOSUID | unix.MS_NOEXEC
-	m.mount("sysfs", "/sys", "sysfs", flags|unix.MS_RDONLY, "")
+	cgroups := o.Cgroups
+	if o.UserNamespace {
+		m.mount("sysfs", "/sys", "sysfs", flags, "")
+		m.mount("", "/sys", "", unix.MS_BIND|unix.MS_REMOUNT|flags|unix.MS_RDONLY, "")
+	} else {
+		m.mount("sysfs", "/sys", "sysfs", flags|unix.MS_RDONLY, "")
+	}
 	if isUnified(cgroups) {
 		m.mount("cgroup2", "/sys/fs/cgroup", "cgroup2", flags, "")
 		return
@@ -200,9 +232,14 @@ func (m *mounter) mountSys(cgroups []hierarchy) {
 	}
 }
 
-func (m *mounter) mountDev() {
+// mountDev makes /dev. A node in a user namespace does not see the machine's kernel log: kubelet does without it, and
+// the log is about the whole machine.
+func (m *mounter) mountDev(o order) {
 	m.mount("tmpfs", "/dev", "tmpfs", unix.MS_NOSUID, "mode=755")
 	for _, name := range devices {
+		if o.UserNamespace && name == "kmsg" {
+			continue
+		}
 		if _, err := os.Stat("/dev/" + name); err == nil {
 			m.bind("/dev/"+name, "/dev/"+name, 0)
 		}

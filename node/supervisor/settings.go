@@ -65,7 +65,7 @@ func programFiles(o order, m machineSize) (map[string]string, error) {
 		files[mirrorConfig] = mirrorSettings(mirror)
 	}
 	for path, value := range map[string]any{
-		kubeletConfig: kubeletSettings(c, m),
+		kubeletConfig: kubeletSettings(o, m),
 		proxyConfig:   proxySettings(c, o.Proxy),
 		networkConfig: networkSettings(c.Network, o.Proxy),
 		bootstrapKubeconfig: kubeconfig(c, map[string]any{
@@ -99,7 +99,8 @@ func kubeconfig(c node.Config, user map[string]any) map[string]any {
 	}
 }
 
-func kubeletSettings(c node.Config, m machineSize) map[string]any {
+func kubeletSettings(o order, m machineSize) map[string]any {
+	c := o.Config
 	settings := map[string]any{
 		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
 		"providerID": c.ProviderID,
@@ -139,6 +140,10 @@ func kubeletSettings(c node.Config, m machineSize) map[string]any {
 	}
 	if c.Network.ClusterDNS != "" {
 		settings["clusterDNS"] = []string{c.Network.ClusterDNS}
+	}
+	if o.UserNamespace {
+		// Kubelet then goes on without settings of the machine and without the kernel's log.
+		settings["featureGates"] = map[string]any{"KubeletInUserNamespace": true}
 	}
 	if len(c.Taints) > 0 {
 		settings["registerWithTaints"] = c.Taints

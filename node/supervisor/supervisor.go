@@ -13,7 +13,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
@@ -30,8 +29,10 @@ type supervisor struct {
 	names   machineNames
 	cgroups []hierarchy
 	proxy   proxyMode
-	log     *slog.Logger
-	status  node.Status
+	// userNamespace reports whether the machine permits a user namespace for the node.
+	userNamespace bool
+	log           *slog.Logger
+	status        node.Status
 }
 
 // Run runs a node until ctx ends, and then removes everything of it but its home. Programs that end are started again,
@@ -65,6 +66,12 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 		return err
 	}
 	s.proxy = chooseProxy()
+	if err := TryUserNamespace(s.config.Home); err != nil {
+		s.log.Warn("the node has no user namespace of its own: who is root in it can become root of this machine",
+			"node", s.config.Name, "error", err)
+	} else {
+		s.userNamespace = true
+	}
 	if err := s.cleanUp(); err != nil { // of an earlier supervisor that was killed
 		return err
 	}
@@ -105,11 +112,15 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	var following sync.WaitGroup
 	defer following.Wait() // readMessages writes s.status as the caller does
 	defer own.conn.Close()
+	ids, err := s.prepareCgroup()
+	if err != nil {
+		initEnd.Close()
+		return err
+	}
 	cmd := exec.Command("/proc/self/exe", "node", "init")
 	cmd.ExtraFiles = []*os.File{initEnd} // controlFD
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID |
-		syscall.CLONE_NEWUTS | syscall.CLONE_NEWIPC | syscall.CLONE_NEWNET}
+	cmd.SysProcAttr = processAttributes(ids)
 	err = cmd.Start()
 	initEnd.Close()
 	if err != nil {
@@ -127,8 +138,8 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	if err := s.placeInit(cmd.Process.Pid); err != nil {
 		return err
 	}
-	s.status.Init = cmd.Process.Pid
-	if err := own.send(order{Config: s.config, Cgroups: s.cgroups, Proxy: s.proxy}); err != nil {
+	s.status.Init, s.status.FirstID = cmd.Process.Pid, uint32(ids)
+	if err := s.sendOrder(own); err != nil {
 		return fmt.Errorf("sending the order to the first process of the node: %w", err)
 	}
 	messages := make(chan error, 1)
@@ -149,6 +160,56 @@ func (s *supervisor) runOnce(ctx context.Context) error {
 	return nil
 }
 
+// sendOrder sends init its order and the mounts of this machine that the node sees.
+func (s *supervisor) sendOrder(own *control) error {
+	var users *os.File
+	if s.status.FirstID != 0 {
+		var err error
+		if users, err = openUserNamespace(s.status.Init); err != nil {
+			return err
+		}
+		defer users.Close()
+	}
+	mounts, err := machineMounts(s.config, users)
+	if err != nil {
+		return err
+	}
+	defer closeFiles(mounts)
+	o := order{Config: s.config, Cgroups: s.cgroups, Proxy: s.proxy, UserNamespace: users != nil}
+	for _, mount := range mounts {
+		o.Mounts = append(o.Mounts, mount.Name())
+	}
+	return own.send(o, mounts...)
+}
+
+// prepareCgroup makes the node's cgroup, and returns the first id of the range that it has chosen for the node, 0 when
+// the node has no user namespace.
+func (s *supervisor) prepareCgroup() (hostID, error) {
+	release, err := lockNetworkAndCgroups()
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	machine, err := readMachineSize()
+	if err != nil {
+		return 0, err
+	}
+	var owner hostID
+	if s.userNamespace {
+		used, err := usedIDs(s.cgroups[0])
+		if err != nil {
+			return 0, err
+		}
+		if owner, err = chooseIDs(used); err != nil {
+			return 0, err
+		}
+	}
+	if err := makeCgroup(s.cgroups, s.names.cgroup, limitsOf(s.config.Resources, machine), owner); err != nil {
+		return 0, fmt.Errorf("making the node's cgroup: %w", err)
+	}
+	return owner, nil
+}
+
 // placeInit puts the first process into the node's cgroup and its network namespace on the cluster's bridge.
 func (s *supervisor) placeInit(pid int) error {
 	release, err := lockNetworkAndCgroups()
@@ -156,13 +217,6 @@ func (s *supervisor) placeInit(pid int) error {
 		return err
 	}
 	defer release()
-	machine, err := readMachineSize()
-	if err != nil {
-		return err
-	}
-	if err := makeCgroup(s.cgroups, s.names.cgroup, limitsOf(s.config.Resources, machine)); err != nil {
-		return fmt.Errorf("making the node's cgroup: %w", err)
-	}
 	if err := enterCgroup(s.cgroups, s.names.cgroup, pid); err != nil {
 		return fmt.Errorf("entering the node's cgroup: %w", err)
 	}
@@ -181,7 +235,7 @@ func (s *supervisor) cleanUp() error {
 		removeCgroup(s.cgroups, s.names.cgroup),
 		disconnectBridge(s.config.Network, s.names.link),
 	}
-	s.status.Init, s.status.Programs = 0, map[string]node.Program{}
+	s.status.Init, s.status.FirstID, s.status.Programs = 0, 0, map[string]node.Program{}
 	return errors.Join(problems...)
 }
 

@@ -13,7 +13,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"atoll.dev/node"
+	"atoll.dev/node/supervisor"
 	"atoll.dev/test/testsite"
 )
 
@@ -84,10 +87,17 @@ func TestTheRootOfANodeIsKeptFromItsMachine(t *testing.T) {
 	})
 	t.Run("settings of the machine", func(t *testing.T) {
 		for _, file := range []string{"/sys/kernel/mm/transparent_hugepage/enabled", "/sys/kernel/profiling"} {
-			if out, err := script("exec 3>>" + file); err == nil || !strings.Contains(err.Error(), "Read-only") {
+			if out, err := script("exec 3>>" + file); err == nil || !strings.Contains(err.Error(), "Read-only") &&
+				!strings.Contains(err.Error(), "Permission denied") {
 				t.Errorf("%s opens for writing: %q, %v", file, out, err)
 			}
 		}
+	})
+	t.Run("rights of the machine's root", func(t *testing.T) {
+		if err := supervisor.TryUserNamespace(w.dir); err != nil {
+			t.Skip(err)
+		}
+		attackAsRoot(t, w, script)
 	})
 	t.Run("memory of the machine", func(t *testing.T) {
 		files, _ := filepath.Glob("/sys/fs/cgroup/memory/atoll-nodes/memory.limit_in_bytes")
@@ -103,6 +113,78 @@ func TestTheRootOfANodeIsKeptFromItsMachine(t *testing.T) {
 			t.Errorf("nodes may use %s of %d bytes", text, total)
 		}
 	})
+}
+
+// attackAsRoot tries what the root of a machine may and the root of a node may not. No attempt does harm if it
+// succeeds.
+func attackAsRoot(t *testing.T, w *world, script func(text string) (string, error)) {
+	var disk unix.Stat_t
+	if err := unix.Stat(w.dir, &disk); err != nil {
+		t.Fatal(err)
+	}
+	inNode := func(text string) (string, error) { // in the mounts of the node, with its programs
+		return script("nsenter --target 1 --mount -- bash -c '" + text + "'")
+	}
+	if _, err := inNode("mkdir -p /mnt && mount -t tmpfs attack /mnt && " +
+		"mkdir /mnt/proc /mnt/cgroup && mount -t proc proc /mnt/proc"); err != nil {
+		t.Fatalf("the attacker has no /proc of its own: %v", err)
+	}
+	for _, file := range []string{"sys/kernel/core_pattern", "sys/kernel/modprobe", "sys/kernel/sysrq", "sys/kernel/panic",
+		"sys/vm/drop_caches", "sys/vm/overcommit_memory", "sys/fs/file-max", "sysrq-trigger"} {
+		if _, err := os.Stat("/proc/" + file); err != nil {
+			continue // this kernel does not have it
+		}
+		for _, run := range []func(string) (string, error){inNode, script} {
+			path := "/mnt/proc/" + file
+			if out, err := run("test -e " + path + " || exec 3>>/proc/" + file + "; exec 3>>" + path); err == nil {
+				t.Errorf("%s opens for writing: %q", file, out)
+			}
+		}
+	}
+	refusals := []struct{ name, attempt, want string }{
+		{"the machine's disk", fmt.Sprintf("mknod /mnt/disk b %d %d", unix.Major(disk.Dev), unix.Minor(disk.Dev)),
+			"Operation not permitted"},
+		{"the machine's devices", "mount -t devtmpfs attack /mnt/cgroup", "ermission"},
+		{"a hierarchy of cgroups with a release agent", "mount -t cgroup -o none,name=attack attack /mnt/cgroup",
+			"permission denied"},
+		{"the machine's clock", "date --set=@$(date +%s)", "Operation not permitted"},
+		{"the bound of the node's processes", "for f in /sys/fs/cgroup/pids.max /sys/fs/cgroup/pids/pids.max; do " +
+			"test -e $f && exec 3>>$f; done", "Permission denied"},
+	}
+	if _, err := os.Stat("/proc/modules"); err == nil { // not every kernel has modules
+		refusals = append(refusals, struct{ name, attempt, want string }{"a module of the kernel",
+			`perl -e "\$a = q(0); \$b = q(0); syscall(175, \$a, 1, \$b); die qq(\$!\n)"`, "Operation not permitted"})
+	}
+	for _, r := range refusals {
+		if out, err := inNode(r.attempt); err == nil || !strings.Contains(err.Error(), r.want) {
+			t.Errorf("%s: %q, %v; want %q", r.name, out, err, r.want)
+		}
+	}
+	if out, _ := inNode("find /sys/fs/cgroup -name release_agent"); out != "" {
+		t.Errorf("the node has release agents: %s", out)
+	}
+	if out, err := inNode("test ! -c /dev/kmsg && cat /proc/self/uid_map"); err != nil || len(strings.Fields(out)) != 3 ||
+		strings.Fields(out)[1] == "0" {
+		t.Errorf("the ids of the node are %q, %v", out, err)
+	}
+	first := map[uint32]string{}
+	homes, err := filepath.Glob(filepath.Join(w.dir, "*", "status.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range homes {
+		status, err := node.ReadStatus(filepath.Dir(file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if other := first[status.FirstID]; status.FirstID == 0 || other != "" {
+			t.Errorf("the root of %s is user %d, which %q has, too", file, status.FirstID, other)
+		}
+		first[status.FirstID] = file
+	}
+	if len(first) != 2 {
+		t.Errorf("%d nodes have written their first ids", len(first))
+	}
 }
 
 // bridgeAddress returns the hardware address of the bridge of the only cluster with real nodes.
