@@ -36,7 +36,9 @@ type Status struct {
 	Init int `json:"init,omitempty"`
 	// FirstID is the user and group id, on this machine, of the node's root; the ids after it are those of the node's
 	// other users. 0: the node has no user namespace, and its root is root of this machine.
-	FirstID  uint32             `json:"firstID,omitempty"`
+	FirstID uint32 `json:"firstID,omitempty"`
+	// Address is the node's address on its bridge.
+	Address  string             `json:"address,omitempty"`
 	Programs map[string]Program `json:"programs,omitempty"`
 }
 

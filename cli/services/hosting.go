@@ -171,7 +171,7 @@ func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtim
 }
 
 // newMachines returns the real nodes of this machine; nil when it has no programs for them.
-func (f *hostingService) newMachines(s *System) (nodepool.Machines, error) {
+func (f *hostingService) newMachines(s *System) (*localnodes.Machines, error) {
 	o := f.machines
 	if len(o.Programs) == 0 {
 		return nil, nil
@@ -213,8 +213,12 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 	}
 	o.Planes = runtime
 	pools := nodepool.Options{Client: o.Client, Log: o.Log, Router: o.Advertise}
-	if pools.Machines, err = f.newMachines(s); err != nil {
+	machines, err := f.newMachines(s)
+	if err != nil {
 		return err
+	}
+	if machines != nil {
+		pools.Machines, pools.LoadBalancers = machines, machines
 	}
 	planeBackups, err := f.newBackups(s, p, runtime)
 	if err != nil {

@@ -82,6 +82,8 @@ type Machines struct {
 
 	mu  sync.Mutex
 	all map[key]*machine
+
+	balancers balancers
 }
 
 // key identifies a machine. The API server of another cluster may have a Node with the same UID.
@@ -108,7 +110,7 @@ func New(o Options) (*Machines, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Machines{o: o, all: map[key]*machine{}}, nil
+	return &Machines{o: o, all: map[key]*machine{}, balancers: balancers{all: map[serviceKey]balancer{}}}, nil
 }
 
 // Open finds the machines of an earlier process and begins to look after them. It calls changed after each change of a

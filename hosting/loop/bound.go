@@ -17,6 +17,7 @@ import (
 // objects of the largest size, and hosting watches all planes.
 type Bound struct {
 	Selector string // of labels: objects without them are not sent
+	Fields   string // a selector of fields that the API server knows for the resource
 	// Most is how many objects the loop keeps. Of a list that is longer it keeps the first, in the order of their
 	// names, and it drops new objects while it has so many. It lists again after a kept object was deleted, so that a
 	// dropped one gets the room: after firstRelist, and at last every lastRelist while there are too many objects.
@@ -40,7 +41,7 @@ const (
 func (b *Bound) listBounded(ctx context.Context, c dynamic.ResourceInterface) (all *unstructured.UnstructuredList,
 	isWhole bool, err error) {
 	all = &unstructured.UnstructuredList{}
-	o := metav1.ListOptions{LabelSelector: b.Selector, Limit: pageSize}
+	o := metav1.ListOptions{LabelSelector: b.Selector, FieldSelector: b.Fields, Limit: pageSize}
 	for {
 		page, err := c.List(ctx, o)
 		if err != nil {

@@ -33,7 +33,7 @@ func (l *Loop) watch(ctx context.Context) {
 		},
 		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
 			if l.o.Bound != nil {
-				o.LabelSelector = l.o.Bound.Selector
+				o.LabelSelector, o.FieldSelector = l.o.Bound.Selector, l.o.Bound.Fields
 			}
 			w, err := c.Watch(ctx, o)
 			note(ctx, err)

@@ -147,6 +147,9 @@ func (k *reconciler) reconcileMachines(ctx context.Context, s *watchedPlane, poo
 		}
 		problems = append(problems, err)
 	}
+	if mayMake && k.o.LoadBalancers != nil {
+		s.startServices.Do(s.balanceServices)
+	}
 	if mayMake {
 		problems = append(problems, s.applyDNS(ctx, time.Now()), s.sweepTokens(ctx, time.Now()))
 	}

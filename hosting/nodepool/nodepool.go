@@ -62,6 +62,8 @@ type Options struct {
 	Patience time.Duration
 	// Machines run the nodes of pools with the provider local; default: there are none.
 	Machines Machines
+	// LoadBalancers give Services of clusters with local nodes an address on this machine; default: they have none.
+	LoadBalancers LoadBalancers
 	// Router is HOST:PORT where this machine reaches the planes by their server names; Machines need it.
 	Router  string
 	Log     *slog.Logger // default: none

@@ -43,16 +43,20 @@ func newWatchedPlanes(ctx context.Context, k *reconciler) *watchedPlanes {
 func (s *watchedPlanes) open(cluster controlplane.ID, admin controlplane.Admin) *watchedPlane {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	var former <-chan struct{}
 	if old := s.all[cluster]; old != nil {
 		if old.err == nil && bytes.Equal(old.kubeconfig, admin.Kubeconfig) {
 			return old
 		}
 		old.stop()
+		former = old.servicesEnded
+		old.startServices.Do(func() { former = old.formerServices }) // it has no watch of Services, and starts none
 	}
 	ctx, cancel := context.WithCancel(s.ctx)
 	x := &watchedPlane{cluster: cluster, kubeconfig: admin.Kubeconfig, reconciler: s.reconciler, stop: cancel,
 		reservedIndexes: map[string]int{},
-		tokenDeleted:    map[types.UID]bool{}, unseenJoined: map[string]bool{}}
+		tokenDeleted:    map[types.UID]bool{}, unseenJoined: map[string]bool{},
+		servicesEnded: make(chan struct{}), formerServices: former}
 	s.all[cluster] = x
 	if x.client, x.pods, x.err = newPlaneClients(cluster, admin); x.err != nil {
 		return x
@@ -61,6 +65,7 @@ func (s *watchedPlanes) open(cluster controlplane.ID, admin controlplane.Admin) 
 		Bound: nodesBound(), Log: s.reconciler.o.Log})
 	s.wg.Go(func() { _ = x.nodes.Run(ctx) })
 	x.watchJoinRequests = func() { s.wg.Go(func() { _ = x.joinLoop().Run(ctx) }) }
+	x.balanceServices = func() { s.wg.Go(func() { x.watchServices(ctx) }) }
 	return x
 }
 
@@ -124,6 +129,8 @@ type watchedPlane struct {
 	stop       func()
 	// watchJoinRequests starts the watch of the requests of machines that join. It may be called once.
 	watchJoinRequests func()
+	// balanceServices starts the watch of Services of type LoadBalancer. It may be called once.
+	balanceServices func()
 
 	mu              sync.Mutex
 	reservedIndexes map[string]int // by name, of created Nodes that the watch may not have delivered yet
@@ -134,11 +141,15 @@ type watchedPlane struct {
 	endpointApplied string       // the address that applyAPIServerEndpoint has applied
 	dnsApplied      time.Time    // when DNS was applied
 
-	granted       bool            // grantKubelets has succeeded
-	restricted    bool            // restrictKubelets has succeeded
-	tokensSwept   time.Time       // when expired tokens were removed
-	startJoinLoop sync.Once       // starts the loop of requests of machines that join
-	unseenJoined  map[string]bool // names of Nodes of admitted machines that the watch may not have delivered yet
+	granted       bool          // grantKubelets has succeeded
+	restricted    bool          // restrictKubelets has succeeded
+	tokensSwept   time.Time     // when expired tokens were removed
+	startJoinLoop sync.Once     // starts the loop of requests of machines that join
+	startServices sync.Once     // starts the watch of Services of type LoadBalancer
+	servicesEnded chan struct{} // closed when that watch has ended
+	// formerServices is closed when an earlier watch of the cluster's Services has ended; nil: there was none.
+	formerServices <-chan struct{}
+	unseenJoined   map[string]bool // names of Nodes of admitted machines that the watch may not have delivered yet
 }
 
 // reconcileNode is called after each change of a Node. It reconciles the Node's pool, or drains and removes the Node

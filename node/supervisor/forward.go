@@ -43,6 +43,8 @@ type target struct {
 	address string // HOST:PORT, dialled on this machine
 	// plane is the server name that the router at the address gets by a CONNECT before anything else; "": no CONNECT.
 	plane string
+	// dialNode replaces the dial on this machine, when the target is in a node; address is a text for the log then.
+	dialNode func() (net.Conn, error)
 }
 
 // add takes over the descriptor of a listener and forwards its connections to target.
@@ -52,11 +54,16 @@ func (f *forwarders) add(file *os.File, target target) error {
 	if err != nil {
 		return err
 	}
+	f.follow(l, target)
+	return nil
+}
+
+// follow forwards the connections of a listener to target until close, which closes the listener.
+func (f *forwarders) follow(l net.Listener, target target) {
 	f.mu.Lock()
 	f.listeners = append(f.listeners, l)
 	f.mu.Unlock()
 	go f.accept(l, target)
-	return nil
 }
 
 // accept forwards the connections of a listener until that or the forwarders are closed.
@@ -110,6 +117,9 @@ func (f *forwarders) forward(inside net.Conn, target target) {
 
 // dial connects to the target.
 func (t target) dial() (net.Conn, error) {
+	if t.dialNode != nil {
+		return t.dialNode()
+	}
 	conn, err := net.DialTimeout("tcp", t.address, dialTimeout)
 	if err != nil || t.plane == "" {
 		return conn, err

@@ -47,7 +47,8 @@ func Run(ctx context.Context, c node.Config, log *slog.Logger) error {
 	}
 	defer lock.Close()
 	s := &supervisor{config: c, names: machineNamesOf(c), log: log,
-		status: node.Status{Supervisor: os.Getpid(), Programs: map[string]node.Program{}}}
+		status: node.Status{Supervisor: os.Getpid(), Address: c.Network.IP().String(),
+			Programs: map[string]node.Program{}}}
 	if err := s.setState(node.Starting, ""); err != nil {
 		return err
 	}

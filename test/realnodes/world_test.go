@@ -139,6 +139,7 @@ func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
 	}
 	stop := testsite.Run(t, "node pools", func(ctx context.Context) error {
 		return nodepool.Run(ctx, nodepool.Options{Client: client, Planes: onePlane{p.Config}, Machines: machines,
+			LoadBalancers:  machines,
 			UnhealthyAfter: unhealthyAfter, Router: p.Config.Address, Log: testsite.Log(t)})
 	})
 	t.Cleanup(func() {
