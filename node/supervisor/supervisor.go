@@ -41,6 +41,11 @@ func Run(ctx context.Context, c node.Config, log *slog.Logger) error {
 	if err := os.MkdirAll(c.Home, 0o700); err != nil {
 		return fmt.Errorf("node %s: %w", c.Name, err)
 	}
+	// Files that the node's root makes belong to the machine's root on the disk: a program of theirs with the set-user-ID
+	// bit must be out of reach of the machine's other users.
+	if err := os.Chmod(c.Home, 0o700); err != nil {
+		return fmt.Errorf("node %s: %w", c.Name, err)
+	}
 	lock, err := node.Lock(c.Home)
 	if err != nil {
 		return err
