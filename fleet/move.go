@@ -2,9 +2,7 @@ package fleet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"regexp"
 	"slices"
@@ -91,9 +89,9 @@ func (p placement) beginRecovery(id string, to ManagementCluster, now time.Time)
 	return p
 }
 
-// advance returns the placement after a step of its move other than Start and Recover, and the management cluster whose room the
-// step frees, "" for none. A step that the move has made before, and a report on another move, change nothing. The
-// error has status 409 for an operator's step that is not possible.
+// advance returns the placement after a step of its move other than Start and Recover, and the management cluster
+// whose room the step frees, "" for none. A step that the move has made before, and a report on another move, change
+// nothing. The error has status 409 for an operator's step that is not possible.
 func (p placement) advance(o api.MoveOrder, now time.Time) (next placement, frees cluster.ManagementClusterID,
 	err error) {
 	isReport := o.Step == api.Arrived || o.Step == api.Stayed || o.Step == api.Removed
@@ -370,55 +368,4 @@ func (f *Fleet) advanceMove(ctx context.Context, id cluster.ID, o api.MoveOrder)
 		return d, rest.Errorf(http.StatusNotFound, codeNotFound, "Cluster %s has no placement", id)
 	}
 	return f.applyPlacement(d, err)
-}
-
-// followingKinds are the kinds of a cluster's parts that go where its control plane has gone.
-var followingKinds = []store.Kind{"NodePool", "Credential"}
-
-// actionMove is the action of a move's steps in the history of a cluster.
-const actionMove = "move"
-
-// writeMove writes a placement whose move has changed, records the step in the cluster's history and requests work for
-// the cluster.
-func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step api.MoveStep, now time.Time) (
-	d store.Document, err error) {
-	d, _, err = tx.Update(ctx, KindPlacement, placementID(p.ClusterID), 0, func(d *store.Document) error {
-		return p.encodeInto(d)
-	})
-	if err != nil {
-		return d, err
-	}
-	note, err := json.Marshal(map[string]string{"move": p.Move.ID, "step": string(step), "phase": string(p.Move.Phase),
-		"from": string(p.Move.From), "to": string(p.Move.To)})
-	if err != nil {
-		return d, err
-	}
-	if err := tx.Record(ctx, actionMove, kindCluster, string(p.ClusterID), "", note); err != nil {
-		return d, err
-	}
-	e := entryWithID{d.ID, placementEntry{version: d.Version, cluster: p.ClusterID, mc: p.ManagementClusterID}}
-	reason := fmt.Sprintf("the move of the control plane is %s", p.Move.Phase)
-	if err := writeRequest(ctx, tx, e, now, reason); err != nil || step != api.Arrived && step != api.Recover {
-		return d, err
-	}
-	for _, kind := range followingKinds {
-		parts, err := tx.ListScope(ctx, kind, string(p.ClusterID))
-		if err != nil {
-			return d, err
-		}
-		for _, part := range parts {
-			if err := requestWork(ctx, tx, part, e, now, reason); err != nil {
-				return d, err
-			}
-		}
-	}
-	return d, nil
-}
-
-// applyPlacement applies the document of a transaction that succeeded to the inventory.
-func (f *Fleet) applyPlacement(d store.Document, err error) (store.Document, error) {
-	if err == nil {
-		f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) })
-	}
-	return d, err
 }

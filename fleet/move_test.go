@@ -21,7 +21,8 @@ func TestTheStepsOfAMove(t *testing.T) {
 	phases := []api.MovePhase{api.Moving, api.Canceling, api.Removing, api.Forwarding, api.Ending, api.Moved,
 		api.Canceled, api.Recovering}
 	for step, want := range map[api.MoveStep][]string{
-		api.Arrived: {"Forwarding at two frees 1", "Forwarding at two frees 1", "=", "=", "=", "=", "=", "Ending at two frees 1"},
+		api.Arrived: {"Forwarding at two frees 1", "Forwarding at two frees 1", "=", "=", "=", "=", "=",
+			"Ending at two frees 1"},
 		api.Stayed:  {"Removing at one frees ", "Removing at one frees ", "=", "=", "=", "=", "=", "="},
 		api.Removed: {"=", "=", "Canceled at one frees 2", "=", "Moved at one frees ", "=", "=", "="},
 		api.Cancel:  {"Canceling at one frees ", "=", "=", "409", "409", "409", "=", "409"},

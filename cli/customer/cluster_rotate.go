@@ -44,7 +44,7 @@ control plane once: connections wait for some seconds.
 	cmd.Flags().StringVar(&step, "step", "", "prepare or complete (required)")
 	_, _ = cmd.MarkFlagRequired("key"), cmd.MarkFlagRequired("step")
 	for flag, words := range map[string][]string{
-		"key":  {string(platform.RotatedKeyServiceAccount), string(platform.RotatedKeyEncryption),
+		"key": {string(platform.RotatedKeyServiceAccount), string(platform.RotatedKeyEncryption),
 			string(platform.RotatedKeyCa)},
 		"step": {string(platform.RotationRequestStepPrepare), string(platform.RotationRequestStepComplete)},
 	} {
