@@ -172,7 +172,7 @@ func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
 		d.printf("%s stays: %s\n", id, terminal.OneLine(r.Error))
 	} else {
 		r.To = p.Move.To
-		d.printf("%s moved to %s\n", id, r.To)
+		d.printf("%s %s: it is on %s\n", id, d.past(), r.To)
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -189,6 +189,14 @@ func (d *drain) isLeaving(p fleet.Placement) bool {
 	return d.step == fleet.Start && p.Move != nil && p.Move.Phase == fleet.Moving && p.Move.From == string(d.from)
 }
 
+// past returns the word for what the drain has done with a cluster.
+func (d *drain) past() string {
+	if d.step == fleet.Recover {
+		return "recovered"
+	}
+	return "moved"
+}
+
 func (d *drain) printf(format string, args ...any) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -200,5 +208,5 @@ func (d *drain) result() drainResult {
 }
 
 func (d *drain) print(w io.Writer) {
-	fmt.Fprintf(w, "%d clusters moved from %s, %d stay\n", len(d.moved), d.from, len(d.stayed))
+	fmt.Fprintf(w, "%d clusters %s from %s, %d stay\n", len(d.moved), d.past(), d.from, len(d.stayed))
 }
