@@ -30,6 +30,7 @@ var otherWords = []string{
 	"ValidReleaseImage", "ValidConfiguration",
 	string(hypershift.MoveWithdrawn), string(hypershift.MoveFailed), string(fleet.Arrived), string(fleet.Stayed),
 	string(fleet.Removed), string(fleet.Cancel), string(fleet.Removing), string(fleet.Ending),
+	string(fleet.Recovering),
 }
 
 // exampleAdapters are files to copy from; no Go code reads their reports.

@@ -246,7 +246,8 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 		}
 	}
 	cost("the agent restarts", 1, func() { agent.stop(); agent.start() })
-	cost("the server restarts", 2, func() { server.end(); server = site.start(through) })
+	// On a busy machine the new server may miss a beat and be taken for gone itself: one comparison more.
+	cost("the server restarts", 3, func() { server.end(); server = site.start(through) })
 	agent.fault(func() { agent.digests = false })
 	agent.stop()
 }
