@@ -45,38 +45,51 @@ the clusters that are left. "atoll mc uncordon" ends the drain.`,
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "with --move: how long to wait for one cluster")
 	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if f.parallel < 1 {
-			return errors.New("--parallel must be at least 1")
+		if err := f.check(); err != nil {
+			return err
 		}
-		update := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
 		if !f.move {
-			return updateMC(session, cmd.Context(), args[0], update, out)
+			return updateMC(session, cmd.Context(), args[0], draining(), out)
 		}
-		api, err := session.Client()
-		if err != nil {
-			return err
-		}
-		if _, err := api.UpdateManagementCluster(cmd.Context(), args[0], update); err != nil {
-			return err
-		}
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
-			d := &drain{from: cluster.ManagementCluster(args[0]), step: fleet.Start, flags: f, fleet: l,
-				progress: out.Progress(session)}
-			return d.runAndPrint(ctx, session, out)
-		})
+		return drainManagementCluster(session, cmd.Context(), call, out,
+			&drain{from: cluster.ManagementCluster(args[0]), step: fleet.Start, flags: f})
 	}
 	return cmd
 }
 
-// runAndPrint runs the drain and prints its result. Clusters that stay are an error.
-func (d *drain) runAndPrint(ctx context.Context, session *terminal.Session, out *terminal.Output) error {
-	if err := d.run(ctx); err != nil {
+// draining returns the change after which a management cluster gets no more clusters, and is marked for emptying.
+func draining() platform.ManagementClusterUpdate {
+	return platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
+}
+
+func (f *drainFlags) check() error {
+	if f.parallel < 1 {
+		return errors.New("--parallel must be at least 1")
+	}
+	return nil
+}
+
+// drainManagementCluster sets the state Draining, runs a drain that has no connection yet, and prints its result.
+// Clusters that stay are an error.
+func drainManagementCluster(session *terminal.Session, ctx context.Context, call *clmFlags, out *terminal.Output,
+	d *drain) error {
+	api, err := session.Client()
+	if err != nil {
 		return err
 	}
-	if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
+	if _, err := api.UpdateManagementCluster(ctx, string(d.from), draining()); err != nil {
 		return err
 	}
-	return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
+	return callCLM(session, ctx, call, func(ctx context.Context, l *clmConnection) error {
+		d.fleet, d.progress = l, out.Progress(session)
+		if err := d.run(ctx); err != nil {
+			return err
+		}
+		if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
+			return err
+		}
+		return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
+	})
 }
 
 // moving is the part of the connection to the lifecycle manager that a drain uses.

@@ -1,8 +1,7 @@
 package operator
 
 import (
-	"context"
-	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -38,22 +37,23 @@ with the clusters that are left.`,
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to wait for one cluster")
 	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if f.parallel < 1 {
-			return errors.New("--parallel must be at least 1")
+		if err := f.check(); err != nil {
+			return err
 		}
 		api, err := session.Client()
 		if err != nil {
 			return err
 		}
-		update := platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
-		if _, err := api.UpdateManagementCluster(cmd.Context(), args[0], update); err != nil {
+		mc, err := api.ManagementCluster(cmd.Context(), args[0])
+		if err != nil {
 			return err
 		}
-		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
-			d := &drain{from: cluster.ManagementCluster(args[0]), step: fleet.Recover, flags: f, fleet: l,
-				progress: out.Progress(session)}
-			return d.runAndPrint(ctx, session, out)
-		})
+		if mc.State != platform.ManagementClusterStateLost && mc.State != platform.ManagementClusterStateUnheard {
+			return fmt.Errorf("%s is connected: \"atoll mc drain %s --move\" moves its clusters without the loss of a write; to "+
+				"give it up, end its machine first", mc.Name, mc.Name)
+		}
+		return drainManagementCluster(session, cmd.Context(), call, out,
+			&drain{from: cluster.ManagementCluster(mc.Name), step: fleet.Recover, flags: f})
 	}
 	return cmd
 }
