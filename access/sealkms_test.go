@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -26,6 +27,7 @@ func TestASealKeyIsWrappedByAPlugin(t *testing.T) {
 	k := runKeys(t, openStore(t, dsn, store.Hooks{}), file, CacheObserver{})
 	pair, _ := addPair(t, k, 0)
 	progress := runReseal(t, k)
+	var processes []*KeyStore // that began before
 	for _, place := range []KeyPlace{KeyPlace(server.Endpoint()), PlaceOfFirst, PlaceInFile} {
 		old := k.sealer.ID()
 		next, err := k.AddSealKey(ctx, place)
@@ -52,6 +54,15 @@ func TestASealKeyIsWrappedByAPlugin(t *testing.T) {
 		}})
 		if _, known, err := fresh.Lookup(pair); !known || err != nil || unusable.Load() > 0 {
 			t.Errorf("place %q: the key pair is known: %v, %v; %d are unusable", place, known, err, unusable.Load())
+		}
+		for processes = append(processes, fresh); ; <-progress { // each goes on with the key of this rotation
+			lagging := slices.ContainsFunc(processes, func(p *KeyStore) bool {
+				_, known, err := p.Lookup(pair)
+				return !known || err != nil
+			})
+			if !lagging {
+				break
+			}
 		}
 	}
 }

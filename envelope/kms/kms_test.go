@@ -40,13 +40,13 @@ func TestKeyFilesAndPluginsAreKMS(t *testing.T) {
 	t.Run("plugin", func(t *testing.T) {
 		kmstest.Run(t, func(t *testing.T) kmstest.Subject {
 			server := kmstest.NewServer(t)
-			return kmstest.Subject{KMS: open(t, server), Rotate: server.Rotate}
+			return kmstest.Subject{KMS: kmstest.Open(t, server), Rotate: server.Rotate}
 		})
 	})
 	t.Run("plugin beside a key file", func(t *testing.T) {
 		kmstest.Run(t, func(t *testing.T) kmstest.Subject {
 			server := kmstest.NewServer(t)
-			return kmstest.Subject{KMS: kms.WithKeyFile(open(t, server), keyFile(t)), Rotate: server.Rotate}
+			return kmstest.Subject{KMS: kms.WithKeyFile(kmstest.Open(t, server), keyFile(t)), Rotate: server.Rotate}
 		})
 	})
 }
@@ -75,7 +75,7 @@ func TestAPluginThatIsAwayIsSaidAtTheStart(t *testing.T) {
 // A plugin that is away, or does not answer, costs neither what is in memory nor a verdict on what is stored.
 func TestWhatWasUnwrappedOutlivesThePlugin(t *testing.T) {
 	ctx, server := t.Context(), kmstest.NewServer(t)
-	plugin := open(t, server)
+	plugin := kmstest.Open(t, server)
 	known, err := envelope.NewBox(ctx, plugin)
 	if err != nil {
 		t.Fatal(err)
@@ -145,7 +145,7 @@ func TestAServiceGoesFromAKeyFileToAPlugin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	plugin := open(t, kmstest.NewServer(t))
+	plugin := kmstest.Open(t, kmstest.NewServer(t))
 	both := kms.WithKeyFile(plugin, file)
 	if _, err := both.Unwrap(ctx, old); err != nil {
 		t.Error(err)
@@ -156,16 +156,6 @@ func TestAServiceGoesFromAKeyFileToAPlugin(t *testing.T) {
 	if _, err := plugin.Unwrap(ctx, old); err == nil || !strings.Contains(err.Error(), "key file") {
 		t.Errorf("without the file: %v", err)
 	}
-}
-
-func open(t *testing.T, server *kmstest.Server) *kms.Plugin {
-	t.Helper()
-	p, err := kms.Open(t.Context(), server.Endpoint())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(p.Close)
-	return p
 }
 
 func keyFile(t *testing.T) *envelope.KeyFile {

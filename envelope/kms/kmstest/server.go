@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc/status"
 	kmsv2 "k8s.io/kms/apis/v2"
 	"k8s.io/kms/pkg/service"
+
+	"atoll.dev/envelope/kms"
 )
 
 // annotation is the annotation that a Server adds and wants back.
@@ -63,6 +65,17 @@ func NewServer(t testing.TB) *Server {
 
 // Endpoint returns the endpoint of the server.
 func (s *Server) Endpoint() string { return "unix://" + s.path }
+
+// Open connects to a server until the test ends.
+func Open(t testing.TB, s *Server) *kms.Plugin {
+	t.Helper()
+	p, err := kms.Open(t.Context(), s.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(p.Close)
+	return p
+}
 
 // Up begins to listen.
 func (s *Server) Up(t testing.TB) {
