@@ -37,7 +37,7 @@ type Server struct {
 	keys     map[string]cipher.AEAD
 	current  string
 	health   string
-	unwraps  int           // answered questions
+	unwraps  int           // answered questions, without those that waited for Continue
 	isHung   chan struct{} // closed: Decrypt answers
 	listener *grpc.Server  // nil while the server is down
 	done     chan struct{} // closed when the listener has ended
@@ -177,6 +177,12 @@ func (s *Server) Decrypt(ctx context.Context, _ string, r *service.DecryptReques
 	s.mu.Lock()
 	hung := s.isHung
 	s.mu.Unlock()
+	waited := false
+	select {
+	case <-hung:
+	default:
+		waited = true
+	}
 	select {
 	case <-hung:
 	case <-ctx.Done():
@@ -192,6 +198,8 @@ func (s *Server) Decrypt(ctx context.Context, _ string, r *service.DecryptReques
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, "the ciphertext is damaged")
 	}
-	s.unwraps++
+	if !waited { // the client of one that waited may have gone
+		s.unwraps++
+	}
 	return plain, nil
 }
