@@ -49,12 +49,12 @@ type balancer struct {
 	stop    func()
 }
 
-// Balance gives a Service an address on this machine's loopback and forwards connections to its ports to the nodes of
-// its cluster, until Unbalance. It returns the address, which depends on the names of cluster and Service, so that the
-// Service has the same one after a restart unless another one has taken it meanwhile. It may be repeated, also with
-// other ports. The error says why there is no address; the Service has none then.
-func (m *Machines) Balance(cluster controlplane.ID, service types.NamespacedName, ports []ServicePort) (netip.Addr,
-	error) {
+// ForwardService gives a Service an address on this machine's loopback and forwards connections to its ports to the
+// nodes of its cluster, until StopService. It returns the address, which depends on the names of cluster and Service,
+// so that the Service has the same one after a restart unless another one has taken it meanwhile. It may be repeated,
+// also with other ports. The error says why there is no address; the Service has none then.
+func (m *Machines) ForwardService(cluster controlplane.ID, service types.NamespacedName,
+	ports []ServicePort) (netip.Addr, error) {
 	m.balancers.mu.Lock()
 	defer m.balancers.mu.Unlock()
 	k := serviceKey{cluster, service}
@@ -73,8 +73,8 @@ func (m *Machines) Balance(cluster controlplane.ID, service types.NamespacedName
 		}
 	}
 	if len(used) >= maxBalanced || ofCluster >= maxBalancedOfCluster {
-		return netip.Addr{}, fmt.Errorf("this machine has addresses for %d Services of type LoadBalancer, %d of a cluster",
-			maxBalanced, maxBalancedOfCluster)
+		return netip.Addr{}, fmt.Errorf("no address is left: at most %d Services of type LoadBalancer of a machine and "+
+			"%d of a cluster have one; delete another such Service", maxBalanced, maxBalancedOfCluster)
 	}
 	var problems []error
 	for _, address := range candidates(k) {
@@ -94,15 +94,15 @@ func (m *Machines) Balance(cluster controlplane.ID, service types.NamespacedName
 		problems...)...)
 }
 
-// Unbalance ends what Balance began for a Service. It may be repeated.
-func (m *Machines) Unbalance(cluster controlplane.ID, service types.NamespacedName) {
+// StopService ends what ForwardService began for a Service. It may be repeated.
+func (m *Machines) StopService(cluster controlplane.ID, service types.NamespacedName) {
 	m.balancers.mu.Lock()
 	defer m.balancers.mu.Unlock()
 	m.balancers.remove(serviceKey{cluster, service})
 }
 
-// UnbalanceAll ends what Balance began for the Services of a cluster.
-func (m *Machines) UnbalanceAll(cluster controlplane.ID) {
+// StopServices ends what ForwardService began for the Services of a cluster.
+func (m *Machines) StopServices(cluster controlplane.ID) {
 	m.balancers.mu.Lock()
 	defer m.balancers.mu.Unlock()
 	for k := range m.balancers.all {

@@ -16,12 +16,12 @@ func TestAServiceHasAnAddressOfItsOwnWhileItIsBalanced(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster := controlplane.ID{Namespace: "clusters-1", Name: t.Name()}
-	t.Cleanup(func() { m.UnbalanceAll(cluster) })
+	t.Cleanup(func() { m.StopServices(cluster) })
 	ports := []ServicePort{{Port: 18080, NodePort: 30080}}
 	a, b := types.NamespacedName{Namespace: "n", Name: "a"}, types.NamespacedName{Namespace: "n", Name: "b"}
 	of := func(service types.NamespacedName, ports ...ServicePort) netip.Addr {
 		t.Helper()
-		address, err := m.Balance(cluster, service, ports)
+		address, err := m.ForwardService(cluster, service, ports)
 		if err != nil || !balancedNetwork.Contains(address) {
 			t.Fatalf("address %s, error %v", address, err)
 		}
@@ -34,7 +34,7 @@ func TestAServiceHasAnAddressOfItsOwnWhileItIsBalanced(t *testing.T) {
 	if again := of(a, append(ports, ServicePort{Port: 18081, NodePort: 30081})...); again != first {
 		t.Errorf("with another port the address is %s, not %s", again, first)
 	}
-	m.Unbalance(cluster, a)
+	m.StopService(cluster, a)
 	if conn, err := net.Dial("tcp", netip.AddrPortFrom(first, 18080).String()); err == nil {
 		conn.Close()
 		t.Error("the address of a deleted Service accepts connections")
@@ -55,20 +55,20 @@ func TestAClusterHasABoundedNumberOfAddresses(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster := controlplane.ID{Namespace: "clusters-1", Name: t.Name()}
-	t.Cleanup(func() { m.UnbalanceAll(cluster) })
+	t.Cleanup(func() { m.StopServices(cluster) })
 	ports := []ServicePort{{Port: 18082, NodePort: 30080}}
 	for i := range maxBalancedOfCluster {
 		name := types.NamespacedName{Namespace: "n", Name: string(rune('A' + i))}
-		if _, err := m.Balance(cluster, name, ports); err != nil {
+		if _, err := m.ForwardService(cluster, name, ports); err != nil {
 			t.Fatal(err)
 		}
 	}
 	more := types.NamespacedName{Namespace: "n", Name: "more"}
-	if address, err := m.Balance(cluster, more, ports); err == nil {
+	if address, err := m.ForwardService(cluster, more, ports); err == nil {
 		t.Errorf("one Service more has the address %s", address)
 	}
-	m.Unbalance(cluster, types.NamespacedName{Namespace: "n", Name: "A"})
-	if _, err := m.Balance(cluster, more, ports); err != nil {
+	m.StopService(cluster, types.NamespacedName{Namespace: "n", Name: "A"})
+	if _, err := m.ForwardService(cluster, more, ports); err != nil {
 		t.Errorf("the room of a deleted Service is not used: %v", err)
 	}
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/netip"
 	"reflect"
+	"strconv"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,12 +24,13 @@ import (
 // LoadBalancers give Services of clusters with local nodes addresses on this machine; localnodes.Machines implements
 // it. All methods may be repeated.
 type LoadBalancers interface {
-	// Balance returns the Service's address, where its ports are forwarded to the cluster's nodes from now on.
-	Balance(cluster controlplane.ID, service types.NamespacedName, ports []localnodes.ServicePort) (netip.Addr, error)
-	// Unbalance ends that for a Service.
-	Unbalance(cluster controlplane.ID, service types.NamespacedName)
-	// UnbalanceAll ends that for all Services of a cluster.
-	UnbalanceAll(cluster controlplane.ID)
+	// ForwardService returns the Service's address, where its ports are forwarded to the cluster's nodes from now on.
+	ForwardService(cluster controlplane.ID, service types.NamespacedName,
+		ports []localnodes.ServicePort) (netip.Addr, error)
+	// StopService ends the forwarding for a Service, and frees its address.
+	StopService(cluster controlplane.ID, service types.NamespacedName)
+	// StopServices does that for all Services of a cluster.
+	StopServices(cluster controlplane.ID)
 }
 
 // Bounds of the Services of type LoadBalancer of one plane.
@@ -101,9 +104,10 @@ func trimService(u *unstructured.Unstructured) {
 	}
 }
 
-// balance decides which ports of a Service are forwarded, and what its status says of each. Only TCP is forwarded, and
-// only to a port that the nodes have.
-func balance(s *service) (forward []localnodes.ServicePort, status []ingressPort) {
+// portsToForward returns the ports of a Service to forward: TCP ports with a node port. status has an entry for each
+// port of the Service, with an error if the port is not forwarded. The port reserved is not: it is the router's, which
+// could not listen on all addresses any more after a restart.
+func portsToForward(s *service, reserved uint16) (forward []localnodes.ServicePort, status []ingressPort) {
 	for _, p := range s.Spec.Ports {
 		at := ingressPort{Port: p.Port, Protocol: p.Protocol}
 		var problem string
@@ -112,6 +116,8 @@ func balance(s *service) (forward []localnodes.ServicePort, status []ingressPort
 			problem = "UnsupportedProtocol"
 		case p.NodePort == 0:
 			problem = "NoNodePort"
+		case p.Port == reserved:
+			problem = "PortReserved"
 		default:
 			forward = append(forward, localnodes.ServicePort{Port: p.Port, NodePort: p.NodePort})
 		}
@@ -123,6 +129,19 @@ func balance(s *service) (forward []localnodes.ServicePort, status []ingressPort
 	return forward, status
 }
 
+// routerPort returns the port of Options.Router; 0: none.
+func (k *reconciler) routerPort() uint16 {
+	_, port, err := net.SplitHostPort(k.o.Router)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return 0
+	}
+	return uint16(n)
+}
+
 // reconcileService is called after each change of a Service of type LoadBalancer. A Service with a class belongs to
 // another implementation.
 func (s *watchedPlane) reconcileService(ctx context.Context, key loop.Key,
@@ -130,29 +149,29 @@ func (s *watchedPlane) reconcileService(ctx context.Context, key loop.Key,
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	balancers := s.reconciler.o.LoadBalancers
 	if object == nil || object.GetDeletionTimestamp() != nil {
-		balancers.Unbalance(s.cluster, name)
+		balancers.StopService(s.cluster, name)
 		return 0, nil
 	}
-	now, err := loop.Decode[service](object)
+	current, err := loop.Decode[service](object)
 	if err != nil {
 		return 0, err
 	}
-	if now.Spec.Class != nil {
-		balancers.Unbalance(s.cluster, name)
+	if current.Spec.Class != nil {
+		balancers.StopService(s.cluster, name)
 		return 0, nil
 	}
-	forward, ports := balance(now)
+	forward, ports := portsToForward(current, s.reconciler.routerPort())
 	wanted := []ingress{}
 	if len(forward) == 0 {
-		balancers.Unbalance(s.cluster, name)
+		balancers.StopService(s.cluster, name)
 	} else {
-		address, err := balancers.Balance(s.cluster, name, forward)
+		address, err := balancers.ForwardService(s.cluster, name, forward)
 		if err != nil {
 			return 0, fmt.Errorf("the address of Service %s of %s: %w", name, s.cluster, err)
 		}
 		wanted = append(wanted, ingress{IP: address.String(), IPMode: "Proxy", Ports: ports})
 	}
-	if have := now.Status.LoadBalancer.Ingress; len(have) == len(wanted) && reflect.DeepEqual(append(wanted[:0:0],
+	if have := current.Status.LoadBalancer.Ingress; len(have) == len(wanted) && reflect.DeepEqual(append(wanted[:0:0],
 		have...), wanted) {
 		return 0, nil
 	}
@@ -178,5 +197,5 @@ func (s *watchedPlane) watchServices(ctx context.Context) {
 	services := loop.New(loop.Options{Client: s.client, Resource: serviceResource(), Reconcile: s.reconcileService,
 		Workers: 1, Bound: servicesBound(), Log: s.reconciler.o.Log})
 	_ = services.Run(ctx)
-	s.reconciler.o.LoadBalancers.UnbalanceAll(s.cluster)
+	s.reconciler.o.LoadBalancers.StopServices(s.cluster)
 }

@@ -13,8 +13,8 @@ import (
 
 func TestWhichPortsOfALoadBalancerAreForwarded(t *testing.T) {
 	s := &service{}
-	s.Spec.Ports = []servicePort{{"TCP", 80, 30080}, {"UDP", 53, 30053}, {"TCP", 443, 0}}
-	forward, status := balance(s)
+	s.Spec.Ports = []servicePort{{"TCP", 80, 30080}, {"UDP", 53, 30053}, {"TCP", 443, 0}, {"TCP", 6443, 30443}}
+	forward, status := portsToForward(s, (&reconciler{o: Options{Router: "10.0.0.1:6443"}}).routerPort())
 	if want := []localnodes.ServicePort{{Port: 80, NodePort: 30080}}; !slices.Equal(forward, want) {
 		t.Errorf("forwarded are %v, want %v", forward, want)
 	}
@@ -26,7 +26,8 @@ func TestWhichPortsOfALoadBalancerAreForwarded(t *testing.T) {
 		}
 		said = append(said, fmt.Sprintf("%d/%s %s", p.Port, p.Protocol, text))
 	}
-	if want := []string{"80/TCP ", "53/UDP UnsupportedProtocol", "443/TCP NoNodePort"}; !slices.Equal(said, want) {
+	if want := []string{"80/TCP ", "53/UDP UnsupportedProtocol", "443/TCP NoNodePort",
+		"6443/TCP PortReserved"}; !slices.Equal(said, want) {
 		t.Errorf("the status says %q, want %q", said, want)
 	}
 }
