@@ -34,8 +34,8 @@ type Sealer struct {
 	mu         sync.Mutex
 	readAt     time.Time
 	keys       []sealKey // the first one seals
-	refused    error     // an ErrOtherKeyFile, or that of a first key that is not unwrapped: nothing is sealed
-	unreadable error     // of the last read: keys are those of an earlier one
+	refused    error     // why nothing may be sealed; nil: keys[0] seals
+	unreadable error     // of the last read; keys are then those of an earlier read
 }
 
 // sealReread is how long a Sealer uses the keys that it has read before it reads the file again.
@@ -62,23 +62,24 @@ func OpenSealer(path string) (*Sealer, error) {
 	return &Sealer{path: path, keys: keys, readAt: time.Now()}, nil
 }
 
-// current returns the keys, and reads the file again when they are older than a limit. A file that cannot be read
-// changes nothing. A file that shares no key with the one before belongs to another region: the keys of before still
-// open, and the error is ErrOtherKeyFile until the file is right, because a restart would lose what they seal.
-// Of several callers one reads; the others go on with the keys that are in memory, because a KMS plugin may be slow.
+// current returns the keys, and reads the key file again when the last read is older than limit. When the file cannot
+// be read, the keys in memory stay. With an error nothing may be sealed, and the keys in memory still open. The error
+// is ErrOtherKeyFile when the file shares no key with the one before: it belongs to another region, and a restart would
+// lose what the keys in memory seal. Or it is the KMS plugin's error: see readUnlessRecent. When several callers find
+// the read too old, one reads; the others get the keys in memory, because a KMS plugin may be slow.
 func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
 	if !s.isOlder(limit) || !s.reading.TryLock() {
 		return s.latest()
 	}
 	defer s.reading.Unlock()
-	return s.readAgain(limit)
+	return s.readUnlessRecent(limit)
 }
 
-// reread is current, and waits while another caller reads.
-func (s *Sealer) reread(limit time.Duration) ([]sealKey, error) {
+// awaitCurrent does what current does, but waits while another caller reads the file.
+func (s *Sealer) awaitCurrent(limit time.Duration) ([]sealKey, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
-	return s.readAgain(limit)
+	return s.readUnlessRecent(limit)
 }
 
 // isOlder reports whether the last read is longer ago than a limit.
@@ -104,10 +105,10 @@ func (s *Sealer) Problem() error {
 	return errors.Join(s.unreadable, s.refused)
 }
 
-// readAgain reads the file unless the last read is recent. While a wrapped key cannot be unwrapped, the keys of before
-// go on; nothing is sealed when it is the first one, because the key of before may be dropped. The caller holds
-// reading.
-func (s *Sealer) readAgain(limit time.Duration) ([]sealKey, error) {
+// readUnlessRecent reads the file unless the last read is younger than limit. When a wrapped key of the file cannot be
+// unwrapped, the keys in memory stay. If the file also has a new first key, the error forbids sealing: the old first
+// key may be dropped soon, and what it seals would be lost. The caller holds reading.
+func (s *Sealer) readUnlessRecent(limit time.Duration) ([]sealKey, error) {
 	if !s.isOlder(limit) { // another caller has read it meanwhile
 		return s.latest()
 	}
@@ -126,7 +127,8 @@ func (s *Sealer) readAgain(limit time.Duration) ([]sealKey, error) {
 			s.refused = nil
 		}
 		if locked != nil && isNewFirst {
-			s.refused = fmt.Errorf("the first key of %s cannot be used: %w", s.path, locked)
+			s.refused = fmt.Errorf("%s has a new first key, and a key of the file cannot be unwrapped; nothing is sealed: %w",
+				s.path, locked)
 		}
 		return s.keys, s.refused
 	}
@@ -144,7 +146,7 @@ func (s *Sealer) readAgain(limit time.Duration) ([]sealKey, error) {
 func (s *Sealer) key(id string) (found sealKey, ids string, isKnown bool) {
 	keys, _ := s.current(sealReread)
 	if found, isKnown = findSealKey(keys, id); !isKnown {
-		keys, _ = s.reread(sealReread / 20)
+		keys, _ = s.awaitCurrent(sealReread / 20)
 		found, isKnown = findSealKey(keys, id)
 	}
 	for _, k := range keys {

@@ -12,8 +12,8 @@ import (
 	"atoll.dev/store"
 )
 
-// KindSealKey is the kind of the documents about keys of the key file, by the ids of the keys. They have no key: they
-// are the record of who changed the file, which the audit shows, and of how much was sealed again.
+// KindSealKey is the kind of the documents about keys of the key file; a document's id is the key's id. A document does
+// not contain the key. It records for the audit who changed the file, and how many documents were sealed again.
 const KindSealKey store.Kind = "SealKey"
 
 // sealKeyState is what a key of the key file does.
@@ -52,7 +52,8 @@ type SealKeyUse struct {
 	Resealed int `json:"resealed"`
 }
 
-// SealKeys returns the keys of the key file in its order, and after them the keys that it lacks.
+// SealKeys returns the keys of the key file in its order, and then the missing keys: keys that have sealed documents
+// and are not in the file.
 func (k *KeyStore) SealKeys(ctx context.Context) ([]SealKeyUse, error) {
 	counts, resealed := map[string]int{}, map[string]int{}
 	err := k.store.Tx(ctx, func(tx *store.Tx) error {
@@ -136,8 +137,9 @@ func (k *KeyStore) DropSealKey(ctx context.Context, id string) error {
 // ErrSealKeyUsed: something is sealed with the key.
 var ErrSealKeyUsed = errors.New("the key is used")
 
-// changeSealKey records what an operator does to a key, and changes the file before the record commits: no change is
-// without a record. After a failed commit the file may be changed; the command is repeated then.
+// changeSealKey records an operator's change of a key, and changes the file before the transaction commits: a failed
+// change leaves no record. When only the commit fails, the file has changed without a record. Then a second promote
+// succeeds and records; a second add returns ErrRotating (drop the added key first), a second drop ErrNoSealKey.
 func (k *KeyStore) changeSealKey(ctx context.Context, id string, state sealKeyState, changeFile func() error) error {
 	isChanged := false
 	return k.store.Tx(ctx, func(tx *store.Tx) error {

@@ -95,7 +95,7 @@ func TestASealerGoesOnWhileItsPluginIsAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	server.Down()
-	if _, err := s.reread(0); err != nil || s.Problem() != nil {
+	if _, err := s.awaitCurrent(0); err != nil || s.Problem() != nil {
 		t.Errorf("without a change: %v, %v", err, s.Problem())
 	}
 	if _, err := s.Seal(testSecret, testBound); err != nil {
@@ -106,11 +106,11 @@ func TestASealerGoesOnWhileItsPluginIsAway(t *testing.T) {
 		t.Errorf("a start without the plugin: %v", err)
 	}
 	write(first, second) // it opens only, so nothing is lost without it
-	if _, err := s.reread(0); err != nil || !errors.Is(s.Problem(), kms.ErrUnavailable) {
+	if _, err := s.awaitCurrent(0); err != nil || !errors.Is(s.Problem(), kms.ErrUnavailable) {
 		t.Errorf("a second key that is not unwrapped: %v, %v", err, s.Problem())
 	}
 	write(second, first) // the first key may be dropped from now on
-	_, _ = s.reread(0)
+	_, _ = s.awaitCurrent(0)
 	if _, err := s.Seal(testSecret, testBound); !errors.Is(err, kms.ErrUnavailable) {
 		t.Errorf("sealing with an earlier key: %v", err)
 	}
@@ -121,7 +121,7 @@ func TestASealerGoesOnWhileItsPluginIsAway(t *testing.T) {
 	server.Hang()
 	read := make(chan error, 1)
 	go func() {
-		_, err := s.reread(0)
+		_, err := s.awaitCurrent(0)
 		read <- err
 	}()
 	for range 100 { // beside a question that is not answered
@@ -182,7 +182,7 @@ func TestI10ARotationOfTheSealKeyIsAudited(t *testing.T) {
 	if err := k.PromoteSealKey(ctx, next); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.sealer.reread(0); err != nil {
+	if _, err := k.sealer.awaitCurrent(0); err != nil {
 		t.Fatal(err)
 	}
 	progress := runReseal(t, k)
@@ -192,7 +192,7 @@ func TestI10ARotationOfTheSealKeyIsAudited(t *testing.T) {
 	if err := k.DropSealKey(ctx, old); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := k.sealer.reread(0); err != nil {
+	if _, err := k.sealer.awaitCurrent(0); err != nil {
 		t.Fatal(err)
 	}
 	uses, err := k.SealKeys(t.Context())

@@ -63,7 +63,7 @@ func (m *moveState) wire() *api.Move {
 	case api.Moved:
 		w.At, w.Other, w.OtherRole = w.To, w.From, roleLeaves
 	}
-	if m.IsRecovery { // the source keeps what it has until the target has the plane; then it is deleted
+	if m.IsRecovery { // the source keeps its objects until the target has the plane; then they are deleted
 		w.At, w.Other, w.Role, w.OtherRole = w.To, w.From, roleRecovers, ""
 	}
 	if m.isOver() {
@@ -210,7 +210,8 @@ func (f *Fleet) startMove(ctx context.Context, id cluster.ID, o api.MoveOrder) (
 	return d, e
 }
 
-// startMoveOnce is one attempt of startMove. The error is errChoiceStale when the target does not fit any more.
+// startMoveOnce is one attempt of startMove. The error is errChoiceStale when the target has no room any more, or when
+// the placement's management cluster or size has changed since the choice.
 func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, err error) {
 	owner, err := f.store.Get(ctx, kindCluster, string(id))
 	if errors.Is(err, store.ErrNotFound) {
@@ -222,7 +223,7 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 	if err != nil {
 		return d, err
 	}
-	isSame, err := p.admitsMove(owner, o)
+	isSame, err := p.checkMove(owner, o)
 	if isSame || err != nil {
 		return d, err
 	}
@@ -247,7 +248,7 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 		if err != nil {
 			return err
 		}
-		isSame, err := fresh.admitsMove(owner, o)
+		isSame, err := fresh.checkMove(owner, o)
 		if isSame || err != nil {
 			return err
 		}
@@ -281,9 +282,9 @@ func (f *Fleet) readPlacement(ctx context.Context, id cluster.ID) (d store.Docum
 	return d, p, err
 }
 
-// admitsMove returns true when the cluster's last move is the one that is ordered, and an error when the cluster cannot
-// move now.
-func (p placement) admitsMove(owner store.Document, o api.MoveOrder) (isSame bool, err error) {
+// checkMove returns an error when the cluster cannot move now. isSame is true when the cluster's last move already is
+// the ordered one: the caller then changes nothing.
+func (p placement) checkMove(owner store.Document, o api.MoveOrder) (isSame bool, err error) {
 	refuse := func(format string, args ...any) (bool, error) {
 		return false, rest.Errorf(http.StatusConflict, codeState, format, args...)
 	}
@@ -327,10 +328,12 @@ func (f *Fleet) chooseTarget(ctx context.Context, owner store.Document, p placem
 		case !isSource(m):
 		case isLost && o.Step == api.Start:
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
-				"%s is lost, and sends no plane; recover the cluster from its backup: atoll cluster move --recover", m.Name)
+				"%s is not connected and cannot hand over the plane; recover it: atoll cluster move %s --recover", m.Name,
+				p.ClusterID)
 		case !isLost && o.Step == api.Recover:
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
-				"%s is connected, and may run the plane; move it, or end the management cluster first", m.Name)
+				"%s is connected and may run the plane; move Cluster %s without --recover, or stop the machine of %s first",
+				m.Name, p.ClusterID, m.Name)
 		}
 	}
 	chosen, explanation := Decide(demand, others)

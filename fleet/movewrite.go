@@ -36,6 +36,7 @@ func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step a
 	}
 	e := entryWithID{d.ID, placementEntry{version: d.Version, cluster: p.ClusterID, mc: p.ManagementClusterID}}
 	reason := fmt.Sprintf("the move of the control plane is %s", p.Move.Phase)
+	// Only with these two steps the plane's management cluster changes, and the cluster's parts must follow.
 	if err := writeRequest(ctx, tx, e, now, reason); err != nil || step != api.Arrived && step != api.Recover {
 		return d, err
 	}
@@ -53,7 +54,7 @@ func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step a
 	return d, nil
 }
 
-// applyPlacement applies the document of a transaction that succeeded to the inventory.
+// applyPlacement adds a committed placement to the inventory. If err is not nil, it changes nothing and returns err.
 func (f *Fleet) applyPlacement(d store.Document, err error) (store.Document, error) {
 	if err == nil {
 		f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) })

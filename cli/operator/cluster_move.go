@@ -107,11 +107,12 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 }
 
 // awaitMove reads a placement each second until a step of its move has ended, and prints each new phase.
-func awaitMove(ctx context.Context, l moving, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
+func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
 	progress io.Writer) (fleet.Placement, error) {
 	id, phase := p.Move.ID, fleet.MovePhase("")
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		fmt.Errorf("the move has not ended within %s; it goes on, and the command can be repeated with --cancel", timeout))
+		fmt.Errorf("the move has not ended within %s; it goes on: atoll cluster trace %s shows how far it is", timeout,
+			p.ClusterID))
 	defer cancel()
 	for {
 		if p.Move.Phase != phase {

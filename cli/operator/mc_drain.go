@@ -17,7 +17,7 @@ import (
 	"atoll.dev/cluster"
 )
 
-// drainFlags are the flags of "atoll mc drain".
+// drainFlags are the flags of "atoll mc drain" and "atoll mc lost".
 type drainFlags struct {
 	move     bool
 	parallel int
@@ -69,8 +69,8 @@ func (f *drainFlags) check() error {
 	return nil
 }
 
-// drainManagementCluster sets the state Draining, runs a drain that has no connection yet, and prints its result.
-// Clusters that stay are an error.
+// drainManagementCluster sets the state Draining, connects d to the lifecycle manager, runs d and prints its result. It
+// returns an error when clusters stay.
 func drainManagementCluster(session *terminal.Session, ctx context.Context, call *clmFlags, out *terminal.Output,
 	d *drain) error {
 	api, err := session.Client()
@@ -88,12 +88,13 @@ func drainManagementCluster(session *terminal.Session, ctx context.Context, call
 		if err := out.Print(session.Out, d.result(), d.print); err != nil || len(d.stayed) == 0 {
 			return err
 		}
-		return fmt.Errorf("%d clusters stay on %s; mend what keeps them, and repeat the command", len(d.stayed), d.from)
+		return fmt.Errorf("%d clusters stay on %s; remove the reasons that the output has, and repeat the command",
+			len(d.stayed), d.from)
 	})
 }
 
-// moving is the part of the connection to the lifecycle manager that a drain uses.
-type moving interface {
+// mover is the part of the connection to the lifecycle manager that a drain uses.
+type mover interface {
 	PlacedOn(ctx context.Context, managementCluster cluster.ManagementCluster) ([]cluster.ID, error)
 	Move(ctx context.Context, id cluster.ID, o fleet.MoveOrder) (fleet.Placement, error)
 	Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error)
@@ -104,16 +105,16 @@ type drain struct {
 	from  cluster.ManagementCluster
 	step  fleet.MoveStep // Start or Recover
 	flags *drainFlags
-	fleet moving
+	fleet mover
 
 	mu       sync.Mutex
 	progress io.Writer
-	moved    []drained
-	stayed   []drained
+	moved    []outcome
+	stayed   []outcome
 }
 
-// drained is what became of one cluster.
-type drained struct {
+// outcome says what a drain did with one cluster: To is its new management cluster, or Error says why it stays.
+type outcome struct {
 	ClusterID cluster.ID `json:"cluster_id"`
 	To        string     `json:"to,omitempty"`
 	Error     string     `json:"error,omitempty"`
@@ -122,8 +123,8 @@ type drained struct {
 // drainResult is the output of a drain.
 type drainResult struct {
 	ManagementCluster cluster.ManagementCluster `json:"management_cluster"`
-	Moved             []drained                 `json:"moved"`
-	Stayed            []drained                 `json:"stayed"`
+	Moved             []outcome                 `json:"moved"`
+	Stayed            []outcome                 `json:"stayed"`
 }
 
 // run moves clusters until the management cluster has none but those that cannot move. It lists again after each pass:
@@ -139,18 +140,18 @@ func (d *drain) run(ctx context.Context) error {
 			return nil
 		}
 		d.printf("%d clusters are on %s\n", len(ids), d.from)
-		places := make(chan struct{}, d.flags.parallel)
+		slots := make(chan struct{}, d.flags.parallel)
 		var moves sync.WaitGroup
 		for _, id := range ids {
 			select {
-			case places <- struct{}{}:
+			case slots <- struct{}{}:
 			case <-ctx.Done():
 			}
 			if ctx.Err() != nil {
 				break
 			}
 			moves.Go(func() {
-				defer func() { <-places }()
+				defer func() { <-slots }()
 				d.moveOne(ctx, id)
 			})
 		}
@@ -163,7 +164,7 @@ func (d *drain) run(ctx context.Context) error {
 
 // hasTried reports whether the drain has moved, or tried to move, a cluster.
 func (d *drain) hasTried(id cluster.ID) bool {
-	is := func(r drained) bool { return r.ClusterID == id }
+	is := func(r outcome) bool { return r.ClusterID == id }
 	return slices.ContainsFunc(d.moved, is) || slices.ContainsFunc(d.stayed, is)
 }
 
@@ -177,9 +178,9 @@ func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
 		p, err = awaitMove(ctx, d.fleet, p, d.step, d.flags.timeout, io.Discard)
 	}
 	if ctx.Err() != nil {
-		return // the move goes on, and the next drain waits for it
+		return // a move goes on, and the next drain waits for it; a recovery goes on without being awaited
 	}
-	r := drained{ClusterID: id}
+	r := outcome{ClusterID: id}
 	if err != nil {
 		r.Error = explainError(err).Error()
 		d.printf("%s stays: %s\n", id, terminal.OneLine(r.Error))
@@ -217,7 +218,7 @@ func (d *drain) printf(format string, args ...any) {
 }
 
 func (d *drain) result() drainResult {
-	return drainResult{d.from, append([]drained{}, d.moved...), append([]drained{}, d.stayed...)}
+	return drainResult{d.from, append([]outcome{}, d.moved...), append([]outcome{}, d.stayed...)}
 }
 
 func (d *drain) print(w io.Writer) {

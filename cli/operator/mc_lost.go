@@ -16,15 +16,15 @@ func mcLost(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "lost NAME",
 		Short: "Give a management cluster up: recover its clusters elsewhere from their backups",
-		Long: `Gives a management cluster up whose agent is not connected any more: it gets no more clusters,
-and each of its clusters is recovered on another management cluster with the same store of
-backups, --parallel at once, as "atoll cluster move --recover" does. The last ten seconds of
-writes may be missing. A cluster without a backup, or without room elsewhere, stays and does not
-stop the others.
+		Long: `Gives up a management cluster whose agent is not connected. The command first sets the state
+Draining, so that the management cluster gets no more clusters. Then it recovers each of its
+clusters on another management cluster with the same store of backups, --parallel at once, as
+"atoll cluster move --recover" does. The last ten seconds of writes may be missing. A cluster
+without a backup, or without room elsewhere, is reported and does not stop the others.
 
-End the lost machine first, if you can: one that was only cut off goes on to serve its clusters
-until it reaches the store of the backups again; then it stops them within 15 seconds. What it
-still has of them is deleted when its agent is connected again.
+Stop the lost machine first, if you can. A machine that was only cut off serves its clusters until
+it reaches the store of the backups again, and then stops them within 15 seconds. Its remaining
+objects of these clusters are deleted when its agent is connected again.
 
 The command can be interrupted and repeated: recoveries that have begun go on, and it goes on
 with the clusters that are left.`,
@@ -49,8 +49,8 @@ with the clusters that are left.`,
 			return err
 		}
 		if mc.State != platform.ManagementClusterStateLost && mc.State != platform.ManagementClusterStateUnheard {
-			return fmt.Errorf("%s is connected: \"atoll mc drain %s --move\" moves its clusters without the loss of a write; to "+
-				"give it up, end its machine first", mc.Name, mc.Name)
+			return fmt.Errorf("%s is connected: \"atoll mc drain %s --move\" moves its clusters without the loss of a "+
+				"write; to give it up, stop its machine first", mc.Name, mc.Name)
 		}
 		return drainManagementCluster(session, cmd.Context(), call, out,
 			&drain{from: cluster.ManagementCluster(mc.Name), step: fleet.Recover, flags: f})

@@ -100,7 +100,7 @@ func (p *Plugin) check(ctx context.Context) error {
 	s, err := p.client.Status(ctx, &kmsv2.StatusRequest{})
 	switch {
 	case err != nil:
-		return p.failed("asking for its status", err)
+		return p.callError("asking for its status", err)
 	case s.Version != "v2" && s.Version != "v2beta1":
 		return fmt.Errorf("KMS plugin %s: it speaks version %q, and v2 is needed", p.endpoint, s.Version)
 	case s.Healthz != "ok":
@@ -115,7 +115,7 @@ func (p *Plugin) Wrap(ctx context.Context, dataKey []byte) (w envelope.WrappedKe
 	defer cancel()
 	r, err := p.client.Encrypt(ctx, &kmsv2.EncryptRequest{Plaintext: dataKey, Uid: requestID()})
 	if err != nil {
-		return w, p.failed("wrapping a data key", err)
+		return w, p.callError("wrapping a data key", err)
 	}
 	p.problem.Store(nil)
 	if err := checkKeyID(p.endpoint, r.KeyId); err != nil {
@@ -145,7 +145,7 @@ func (p *Plugin) Unwrap(ctx context.Context, w envelope.WrappedKey) ([]byte, err
 	r, err := p.client.Decrypt(ctx, &kmsv2.DecryptRequest{Ciphertext: w.Ciphertext, KeyId: id, Annotations: w.Annotations,
 		Uid: requestID()})
 	if err != nil {
-		return nil, p.failed("unwrapping a data key of key "+id, err)
+		return nil, p.callError("unwrapping a data key of key "+id, err)
 	}
 	p.problem.Store(nil)
 	return r.Plaintext, nil
@@ -154,9 +154,9 @@ func (p *Plugin) Unwrap(ctx context.Context, w envelope.WrappedKey) ([]byte, err
 // IsPluginKey reports whether a plugin has wrapped a data key.
 func IsPluginKey(w envelope.WrappedKey) bool { return strings.HasPrefix(w.KeyID, keyIDPrefix) }
 
-// failed returns the error of a call. Codes that say that the request is wrong are those of a damaged key; a plugin
-// answers with any other when it or its cloud cannot work, also Unknown.
-func (p *Plugin) failed(what string, err error) error {
+// callError returns the error of a failed call, and stores it for Problem if the plugin is unavailable. InvalidArgument
+// and DataLoss mean a damaged key. Every other code, Unknown too, means that the plugin or its cloud cannot work now.
+func (p *Plugin) callError(what string, err error) error {
 	text := status.Convert(err).Message()
 	switch status.Code(err) {
 	case codes.InvalidArgument, codes.DataLoss:
@@ -169,7 +169,7 @@ func (p *Plugin) failed(what string, err error) error {
 	}
 }
 
-// checkKeyID refuses names that cannot be stored and shown.
+// checkKeyID refuses a key id that cannot be stored or cannot be shown.
 func checkKeyID(endpoint, id string) error {
 	isPrintable := utf8.ValidString(id) && strings.IndexFunc(id, func(r rune) bool { return !unicode.IsPrint(r) }) < 0
 	if id == "" || len(id) > maxKeyID || !isPrintable {

@@ -151,8 +151,8 @@ func contains(w controlplane.BackupWindow, second time.Time) bool {
 	return false
 }
 
-// needsNewChain reports whether a failed drill is of the chain to which the follower adds: everything that it stores
-// there may be lost. A chain that has ended harms no later one.
+// needsNewChain reports whether a failed drill restored from the plane's newest chain. The backup still writes to that
+// chain, and all that it writes there may be lost. A bad chain that has ended does not harm later chains.
 func needsNewChain(list []candidate, p plan) bool {
 	i := slices.IndexFunc(list, func(c candidate) bool { return c.ID == p.Plane })
 	if i < 0 {

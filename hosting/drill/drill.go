@@ -73,7 +73,8 @@ type Options struct {
 	Backups Backups       // nil: there are no drills
 	Every   time.Duration // between two drills; 0: there are none
 	File    string        // keeps the results over restarts
-	// Renew begins a new chain of a plane's backup after a drill that found the present one bad; default: nothing.
+	// Renew starts a new chain of a plane's backup. It is called when a drill of the plane's newest chain fails. Default:
+	// nothing.
 	Renew func(controlplane.ID)
 	// Machine returns what the machine has for a scratch plane; default: as the kernel tells.
 	Machine func() (Machine, error)
@@ -162,12 +163,12 @@ func (d *Drills) Forget(id controlplane.ID) {
 	if _, isThere := d.state.Failed[id.String()]; !isThere {
 		return
 	}
-	d.state.Failed = maps.Clone(d.state.Failed) // Run reads the one of before without the lock
+	d.state.Failed = maps.Clone(d.state.Failed) // Run may be reading the old map without the lock
 	delete(d.state.Failed, id.String())
 	d.write()
 }
 
-// write keeps the state. What fails is written with the next result. The caller holds mu.
+// write stores the state in the file. It logs an error; the next write stores the state again. The caller holds mu.
 func (d *Drills) write() {
 	content, err := json.Marshal(d.state)
 	if err == nil {
@@ -230,7 +231,7 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 		wait = d.state.due(d.o.Every, time.Now())
 		d.mu.Unlock()
 		if result.failed != nil && needsNewChain(candidates, p) {
-			d.o.Log.Warn("a new chain begins in place of one that cannot be restored", "plane", p.Plane.String())
+			d.o.Log.Warn("a restore drill failed; a new chain replaces the newest one", "plane", p.Plane.String())
 			d.o.Renew(p.Plane)
 		}
 		changed(p.Plane)

@@ -42,7 +42,7 @@ const (
 // repeated. A plane that has no CA yet makes a new one. The key of an earlier CA is gone after the first step: nobody
 // signs with it again. Errors never contain a key.
 func rotateCA(dir string, r rotation.Order) error {
-	key, by, err := readCAKey(dir)
+	key, rotationID, err := readCAKey(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -50,11 +50,11 @@ func rotateCA(dir string, r rotation.Order) error {
 		return err
 	}
 	switch {
-	case r.Step == rotation.Complete && by != r.ID:
+	case r.Step == rotation.Complete && rotationID != r.ID:
 		return errUnprepared
 	case r.Step == rotation.Complete:
 		return removeKeyFile(dir, caEarlierFile)
-	case by == r.ID:
+	case rotationID == r.ID:
 		return nil
 	}
 	present, err := readAuthority(dir)
@@ -107,8 +107,8 @@ func finishCA(dir string) error {
 	return removeKeyFile(dir, caNextFile)
 }
 
-// readCAKey returns the key of a plane's CA, and the rotation that made it; "" for the first key.
-func readCAKey(dir string) (key *ecdsa.PrivateKey, by string, err error) {
+// readCAKey returns the key of a plane's CA and the id of the rotation that made the key; "" for the first key.
+func readCAKey(dir string) (key *ecdsa.PrivateKey, rotationID string, err error) {
 	content, err := beneath.Read(dir, caKeyFile, keyFileLimit)
 	if err != nil {
 		return nil, "", err
@@ -125,7 +125,7 @@ func readCAKey(dir string) (key *ecdsa.PrivateKey, by string, err error) {
 
 // newCA returns the first part of caNextFile: a new key, its own certificate, and its certificate by the present CA.
 // The new CA has another name than the present one, because verifiers look for a CA by its name.
-func newCA(present *x509.Certificate, presentKey *ecdsa.PrivateKey, by string, now time.Time) ([]byte, error) {
+func newCA(present *x509.Certificate, presentKey *ecdsa.PrivateKey, rotationID string, now time.Time) ([]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, err
@@ -135,13 +135,13 @@ func newCA(present *x509.Certificate, presentKey *ecdsa.PrivateKey, by string, n
 		return nil, err
 	}
 	name := present.Subject
-	name.SerialNumber, name.ExtraNames = by, nil
+	name.SerialNumber, name.ExtraNames = rotationID, nil
 	template := x509.Certificate{
 		Subject: name, NotBefore: now.Add(-time.Hour), NotAfter: now.Add(caLife),
 		KeyUsage:              x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment | x509.KeyUsageCertSign,
 		BasicConstraintsValid: true, IsCA: true,
 	}
-	block := pem.Block{Type: privateBlock, Headers: map[string]string{rotationHeader: by}, Bytes: der}
+	block := pem.Block{Type: privateBlock, Headers: map[string]string{rotationHeader: rotationID}, Bytes: der}
 	made := pem.EncodeToMemory(&block)
 	own := template
 	cross := template
@@ -179,7 +179,7 @@ func readTrusted(dir string, present []byte) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", caEarlierFile, err)
 		}
-		if bytes.Equal(c.RawSubject, c.RawIssuer) { // another CA has signed the rest
+		if bytes.Equal(c.RawSubject, c.RawIssuer) { // cross certificates are left out: they are sent, not trusted
 			trusted = append(trusted, pem.EncodeToMemory(block)...)
 		}
 	}

@@ -82,7 +82,7 @@ func machineMounts(c node.Config, users *os.File) (mounts []*os.File, err error)
 	return mounts, nil
 }
 
-// nodeDir returns the directory of the programs of a node besides atoll-node.
+// nodeDir returns the directory "node" next to atoll-node, with containerd, the CNI plugins and the pause image.
 func nodeDir(c node.Config) string { return filepath.Join(filepath.Dir(c.Programs), "node") }
 
 // attach attaches a mount of machineMounts to a path.

@@ -85,9 +85,9 @@ func openUserNamespace(pid int) (*os.File, error) {
 	return f, nil
 }
 
-// TryUserNamespace returns nil when a node with its home below a directory, which must exist, can have a user namespace
-// of its own, else why not. Without it the root of a node is root of the machine. TryUserNamespace starts a process in
-// the namespaces of a node, which makes the mounts of a node and ends, and leaves nothing behind.
+// TryUserNamespace returns an error with the reason when a node cannot have a user namespace of its own. Without one,
+// the node's root is the machine's root. dir is an existing directory at or above the node's home. It starts a process
+// in a node's namespaces, which makes a node's mounts and ends. Nothing is left behind.
 func TryUserNamespace(dir string) error {
 	all, err := readHierarchies()
 	if err != nil {
