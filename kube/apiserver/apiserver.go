@@ -27,6 +27,7 @@ type Options struct {
 	ServiceCIDR string
 	Files       credentials.Files
 	AuditDir    string // of the audit log and its policy
+	MaxRequests int    // that the server works on at the same time, watches not counted; see options.go
 
 	// Issuers authenticates tokens of the customer's issuers.
 	Issuers *issuers.Authenticator

@@ -42,7 +42,9 @@ func runOptions(o Options) *options.ServerRunOptions {
 	}
 	s.Etcd.EncryptionProviderConfigFilepath = o.Files.Encryption
 	s.Etcd.StorageConfig.DBMetricPollInterval = 0
-	s.Etcd.StorageConfig.CountMetricPollPeriod = 0
+	// CountMetricPollPeriod stays a minute: by these counts priority and fairness knows what a list reads. A count of more
+	// than three minutes ago is stale, and every list then takes the most seats. Without counts each list takes one seat,
+	// and hundreds of large lists run at once.
 
 	s.Authentication.ClientCert.ClientCA = o.Files.CABundle
 	s.Authentication.Anonymous.Allow = false // openHealth lets anonymous requests in where they may go
@@ -73,6 +75,11 @@ func runOptions(o Options) *options.ServerRunOptions {
 	// A write waits for no disk; a crash loses what the last second brought.
 	s.Audit.LogOptions.BatchOptions.Mode = auditoptions.ModeBatch
 	s.Audit.LogOptions.BatchOptions.BatchConfig.BufferSize = 2000
+
+	// Priority and fairness divides the sum among its levels; which of the two is larger has no effect.
+	writes := o.MaxRequests / 3
+	s.GenericServerRunOptions.MaxMutatingRequestsInFlight = writes
+	s.GenericServerRunOptions.MaxRequestsInFlight = o.MaxRequests - writes
 
 	s.Features.EnableProfiling = false
 	s.EventTTL = time.Hour

@@ -17,7 +17,7 @@ import (
 	"atoll.dev/kube/konnectivity"
 )
 
-// Options are what the command line says.
+// Options are what the command line and the environment say.
 type Options struct {
 	DataDir       string     // everything that the plane keeps; absolute
 	Listen        string     // HOST:PORT of the API server
@@ -25,6 +25,7 @@ type Options struct {
 	ExternalHosts []string   // further names and addresses of the serving certificate
 	ServiceCIDR   string     // network of Service addresses
 	EtcdQuota     int64      // bytes of etcd's database at which it refuses writes
+	MaxRequests   int        // see requestsVariable
 	LogLevel      slog.Level // see newLog
 	Simulated     bool       // nodes that say so are simulated, see package nodes
 
@@ -46,7 +47,7 @@ type Options struct {
 	serviceIP net.IP // first address of ServiceCIDR
 }
 
-// parse reads the arguments of "serve"; help and the reasons of a refusal go to out.
+// parse reads the arguments of "serve" and the environment; help and the reasons of a refusal go to out.
 func parse(args []string, out io.Writer) (Options, error) {
 	var o Options
 	flags := flag.NewFlagSet("atoll-kube serve", flag.ContinueOnError)
@@ -92,6 +93,10 @@ func parse(args []string, out io.Writer) (Options, error) {
 	}
 	if flags.NArg() > 0 {
 		return Options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	var err error
+	if o.MaxRequests, err = readMaxRequests(); err != nil {
+		return Options{}, err
 	}
 	return o, o.complete()
 }

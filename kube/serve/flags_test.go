@@ -26,3 +26,17 @@ func TestTheQuotaIsASize(t *testing.T) {
 		}
 	}
 }
+
+func TestTheBoundOfRequestsIsANumber(t *testing.T) {
+	for value, want := range map[string]int{"": 600, "150": 150, "10000": 10_000, "149": -1, "10001": -1, "many": -1} {
+		t.Setenv("ATOLL_MAX_REQUESTS", value)
+		o, err := parse([]string{"--data-dir", "/d", "--listen", "127.0.0.1:6443"}, io.Discard)
+		if want < 0 {
+			if err == nil {
+				t.Errorf("%q: accepted", value)
+			}
+		} else if err != nil || o.MaxRequests != want {
+			t.Errorf("%q: %d, %v; want %d", value, o.MaxRequests, err, want)
+		}
+	}
+}

@@ -84,6 +84,7 @@ func (p *plane) run(ctx context.Context) error {
 			ServiceCIDR:  p.options.ServiceCIDR,
 			Files:        p.files,
 			AuditDir:     filepath.Join(p.options.DataDir, "audit"),
+			MaxRequests:  p.options.MaxRequests,
 			EtcdEndpoint: etcd.Endpoint,
 			DialEtcd:     p.store.Dial,
 		}))
