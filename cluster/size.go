@@ -26,15 +26,17 @@ type SizeLimits struct {
 	Memory    int64 // bytes; the kernel ends a plane that needs more
 	Processes int   // processes and threads
 	CPUWeight int   // share of the processors when all are busy, among the planes of a machine
+	Requests  int   // that the API server works on at the same time, watches not counted; of the plane's next start
 	Units     int64 // of a management cluster's capacity: each is what fleet reserves for a small plane
 }
 
 // A plane at rest takes some 200 MiB. Limits are two to three times what the units reserve, 350 MiB each: few planes
-// of a machine have their peak at the same time.
+// of a machine have their peak at the same time. Requests are the seats of API priority and fairness, of which a list
+// takes one for each 100 kB that it reads; those of Large are upstream's default.
 var sizeLimits = map[Size]SizeLimits{
-	Small:  {Nodes: 10, Memory: 1 << 30, Processes: 1024, CPUWeight: 100, Units: 1},
-	Medium: {Nodes: 50, Memory: 2 << 30, Processes: 2048, CPUWeight: 200, Units: 3},
-	Large:  {Nodes: 1000, Memory: 4 << 30, Processes: 4096, CPUWeight: 400, Units: 6},
+	Small:  {Nodes: 10, Memory: 1 << 30, Processes: 1024, CPUWeight: 100, Requests: 150, Units: 1},
+	Medium: {Nodes: 50, Memory: 2 << 30, Processes: 2048, CPUWeight: 200, Requests: 300, Units: 3},
+	Large:  {Nodes: 1000, Memory: 4 << 30, Processes: 4096, CPUWeight: 400, Requests: 600, Units: 6},
 }
 
 // Limits returns the limits of a size; those of Large for the empty or an unknown one.

@@ -123,7 +123,8 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 // environment. The mark of a region's processes (decision 001) gets the plane's name,
 // so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
-	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", x.softLimit())}
+	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", x.softLimit()),
+		fmt.Sprintf("ATOLL_MAX_REQUESTS=%d", x.record.Size.Limits().Requests)}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
 		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -156,4 +157,41 @@ func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
 		return o.State == controlplane.Ready && o.Size.Size == cluster.Medium
 	})
 	s.discard()
+}
+
+// A plane of each size starts with the soft limit of its memory and the bound of its API server's requests. A plane
+// without a size has those of before there were sizes.
+func TestAPlaneStartsWithTheBoundsOfItsSize(t *testing.T) {
+	quick.LeavesOut(t, "needs a control plane")
+	binary, err := planetest.Binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, want := range map[cluster.Size][]string{
+		"":             {fmt.Sprintf("GOMEMLIMIT=%d", 1<<30), "ATOLL_MAX_REQUESTS=600"},
+		cluster.Small:  {fmt.Sprintf("GOMEMLIMIT=%d", 768<<20), "ATOLL_MAX_REQUESTS=150"},
+		cluster.Medium: {fmt.Sprintf("GOMEMLIMIT=%d", 1536<<20), "ATOLL_MAX_REQUESTS=300"},
+		cluster.Large:  {fmt.Sprintf("GOMEMLIMIT=%d", 3<<30), "ATOLL_MAX_REQUESTS=600"},
+	} {
+		o := process.Options{Dir: t.TempDir(), Binaries: map[controlplane.Version]string{"1.36.3": binary}}
+		t.Cleanup(func() { killAll(t, o) })
+		s := orderSite(t, o, controlplane.Spec{Name: "bounds", Release: "1.36.3", Size: size})
+		var pid int
+		s.await("the plane's process", func(controlplane.Observation) (is bool) {
+			pid, is = plane.Running(s.runtime.Dir(s.id))
+			return is
+		})
+		environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, variable := range want {
+			if !slices.Contains(strings.Split(string(environment), "\x00"), variable) {
+				t.Errorf("size %q: the environment of the plane lacks %s", size, variable)
+			}
+		}
+		s.await("a ready plane", func(o controlplane.Observation) bool { return o.State == controlplane.Ready })
+		s.discard()
+		s.close()
+	}
 }
