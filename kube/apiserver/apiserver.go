@@ -72,7 +72,7 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("creating the API server: %w", err)
 	}
 	for name, hook := range late {
-		server.GenericAPIServer.AddPostStartHookOrDie(name, inBackground(hook))
+		server.GenericAPIServer.AddPostStartHookOrDie(name, inBackground(name, hook))
 	}
 	if err := server.GenericAPIServer.AddReadyzChecks(namespacesCheck(config.KubeAPIs.ControlPlane.VersionedInformers)); err != nil {
 		return err
@@ -105,12 +105,18 @@ func deferHooks(config *app.Config) (map[string]genericapiserver.PostStartHookFu
 	return hooks, nil
 }
 
-// inBackground makes a hook that is done at once and goes on behind. An error ends the process as it would upstream.
-func inBackground(hook genericapiserver.PostStartHookFunc) genericapiserver.PostStartHookFunc {
+// inBackground returns a hook that succeeds at once and runs the given hook, which must be idempotent, in the background
+// until it succeeds. Upstream ends the process after a first attempt of 30 s. A full etcd refuses the writes of both
+// hooks, and the owner can only make room while the API server runs.
+func inBackground(name string, hook genericapiserver.PostStartHookFunc) genericapiserver.PostStartHookFunc {
 	return func(ctx genericapiserver.PostStartHookContext) error {
 		go func() {
-			if err := hook(ctx); err != nil && ctx.Err() == nil {
-				klog.Fatalf("post-start hook: %v", err)
+			for {
+				err := hook(ctx) // waits at least a second
+				if err == nil || ctx.Err() != nil {
+					return
+				}
+				klog.ErrorS(err, "A post-start hook failed; it runs again", "hook", name)
 			}
 		}()
 		return nil

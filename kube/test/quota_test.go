@@ -37,8 +37,11 @@ func (p *plane) store() *grpc.ClientConn {
 	return conn
 }
 
+// hookLimit is how long upstream tries to write the default roles before it ends the process.
+const hookLimit = 30 * time.Second
+
 // A plane that is full refuses writes and answers reads; when objects are deleted, it accepts writes again by itself,
-// also after a restart in between.
+// also after a restart in between, and also when a default role is missing that the restart cannot write.
 func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
 	dir, listen := dataDir(t), address(t)
 	quota := []string{"--etcd-quota", "16Mi"}
@@ -91,8 +94,13 @@ func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
 		t.Errorf("a full plane is not ready: %v", err)
 	}
 
+	roles := p.client().RbacV1().ClusterRoles()
+	if err := roles.Delete(background, "view", metav1.DeleteOptions{}); err != nil {
+		t.Fatalf("a full plane refuses the deletion of a role: %v", err)
+	}
 	p.kill()
 	p, _ = startReady(t, dir, listen, quota...)
+	restarted := time.Now()
 	things = p.client().CoreV1().ConfigMaps("default")
 	if !isFull() {
 		t.Error("the alarm did not outlive the process")
@@ -101,6 +109,10 @@ func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
 	// has a name of its own.
 	if err := create(n + 1); err == nil || !strings.Contains(err.Error(), "database space exceeded") {
 		t.Errorf("a write to a full plane after its restart: %v", err)
+	}
+	time.Sleep(time.Until(restarted.Add(hookLimit + 5*time.Second)))
+	if _, err := things.List(background, metav1.ListOptions{Limit: 1}); err != nil {
+		t.Fatalf("a full plane that lacks a default role no longer answers: %v", err)
 	}
 	for i := range n {
 		if err := things.Delete(background, fmt.Sprintf("big-%d", i), metav1.DeleteOptions{}); err != nil {
@@ -112,4 +124,8 @@ func TestAFullPlaneRefusesWritesAndRecovers(t *testing.T) {
 	if isFull() {
 		t.Error("the alarm is still there")
 	}
+	p.eventually("the default role", func() error {
+		_, err := p.client().RbacV1().ClusterRoles().Get(background, "view", metav1.GetOptions{})
+		return err
+	})
 }
