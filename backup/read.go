@@ -82,76 +82,6 @@ func listChains(ctx context.Context, store Store, plane Plane) (list []chainObje
 	return list, nil
 }
 
-// Fetched is what Fetch has written.
-type Fetched struct {
-	Chain    string
-	Snapshot string   // file, for atoll-kube restore
-	Log      string   // file, for atoll-kube restore
-	Sample   Sample   // every write acknowledged before its time is restored
-	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
-	Restores []string // orders that the plane had executed when the snapshot was taken
-}
-
-// Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
-// the latest moment that is stored. Every object is checked; the error is ErrCorrupt when one is damaged or missing.
-//
-// A chain begins within the second of its name, which lists show, and its first sample is a little later. When no
-// earlier chain restores to a moment between the two, the moment restores to that first sample.
-func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
-	chains, err := Chains(ctx, store, plane)
-	if err != nil {
-		return Fetched{}, err
-	}
-	if len(chains) == 0 {
-		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
-	}
-	// The chain of a moment is the last one whose snapshot was complete before. Its name has an earlier time.
-	var beginning *chainReader // of the oldest chain that begins at the moment and is complete after it
-	for i := len(chains) - 1; i >= 0; i-- {
-		if !at.IsZero() && chains[i].Taken.Truncate(time.Second).After(at) {
-			continue
-		}
-		r := &chainReader{store: store, kms: kms, chain: chains[i], prefix: plane.prefix() + chains[i].Name + "/"}
-		if err := r.readManifest(ctx); err != nil {
-			return Fetched{}, err
-		}
-		if c := chains[i]; !c.Whole && c.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second)) {
-			return r.fetch(ctx, r.manifest.Complete.Time, dir) // its name is the moment that a list shows
-		}
-		if !at.IsZero() && r.manifest.Complete.Time.After(at) {
-			beginning = r
-			continue
-		}
-		got, err := r.fetch(ctx, at, dir)
-		if beginning != nil && errors.Is(err, errAfterChain) {
-			break
-		}
-		isFound := err == nil && !at.IsZero()
-		if isFound || i == 0 || err != nil && !errors.Is(err, errAfterChain) {
-			return got, err
-		}
-		// While a chain begins, the one before it goes on. When the follower was killed then, that one has more.
-		earlier := &chainReader{store: store, kms: kms, chain: chains[i-1],
-			prefix: plane.prefix() + chains[i-1].Name + "/"}
-		ends, endsErr := earlier.storedUntil(ctx)
-		if endsErr != nil || !ends.After(got.Sample.Time) || ends.Before(at) {
-			return got, err
-		}
-		return earlier.fetch(ctx, at, dir)
-	}
-	if beginning != nil {
-		return beginning.fetch(ctx, beginning.manifest.Complete.Time, dir)
-	}
-	return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane, chains[0].Taken.Format(time.RFC3339),
-		ErrOutside)
-}
-
-// ErrOutside is the error of a moment to which no backup restores.
-var ErrOutside = errors.New("no backup restores to that moment")
-
-// errAfterChain is the error of a restore to a moment that is later than the end of a chain's log.
-var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
-
 // chainReader reads one chain.
 type chainReader struct {
 	store    Store
@@ -249,25 +179,42 @@ func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got 
 	return got, nil
 }
 
-// storedUntil reads the manifest and returns the last moment to which the chain restores; zero when it has no log.
-func (r *chainReader) storedUntil(ctx context.Context) (time.Time, error) {
+// readEnd reads the manifest and returns the last sample to which the chain restores. When the end of the log cannot be
+// read, the sample is the one with which the snapshot is complete, beside the error.
+func (r *chainReader) readEnd(ctx context.Context) (Sample, error) {
 	c := r.chain
-	if err := r.readManifest(ctx); err != nil || c.Segments == 0 {
-		return time.Time{}, err
+	if err := r.readManifest(ctx); err != nil {
+		return Sample{}, err
 	}
-	s, sealed, err := r.readSegment(ctx, c.Segments)
-	if err != nil {
-		return time.Time{}, err
+	end, checksum := r.manifest.Complete, r.checksum
+	if c.Segments > 0 {
+		s, sealed, err := r.readSegment(ctx, c.Segments)
+		if err != nil {
+			return end, err
+		}
+		end, checksum = later(end, s.To), sha256Of(sealed)
 	}
 	m, err := r.readMark(ctx)
 	if err != nil {
-		return time.Time{}, err
+		return end, err
 	}
-	until, err := m.idleUntil(c.Segments, sha256Of(sealed))
-	if until.Before(s.To.Time) {
-		until = s.To.Time
+	until, err := m.idleUntil(c.Segments, checksum)
+	if errors.Is(err, errMissing) { // the follower has stored more since the list
+		err = nil
 	}
-	return until, err
+	if until.After(end.Time) {
+		end.Time = until
+	}
+	return end, err
+}
+
+// later returns the sample with the later time and the higher revision of two.
+func later(a, b Sample) Sample {
+	if b.Time.After(a.Time) {
+		a.Time = b.Time
+	}
+	a.Revision = max(a.Revision, b.Revision)
+	return a
 }
 
 // readSegment returns a segment and its sealed object. A missing segment is errMissing.

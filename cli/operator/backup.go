@@ -115,6 +115,8 @@ type restoreReport struct {
 	// Keys is "restored" when the directory had no keys and has those of the backup, "kept" when it had some, and
 	// "none" when the backup has none.
 	Keys string `json:"keys"`
+	// Damage is why chains that should have the moment, too, do not restore; "" when no other chain was tried.
+	Damage string `json:"damage,omitempty"`
 }
 
 func backupRestore() *cobra.Command {
@@ -157,6 +159,9 @@ keeps its authority, its issuer and the credentials that they have signed.`,
 		return out.Print(cmd.OutOrStdout(), report, func(w io.Writer) {
 			fmt.Fprintf(w, "%s is restored in %s: every write acknowledged before %s is there (revision %d, now %d).\n",
 				p, f.dir, report.Time.Format(time.RFC3339), report.Revision, report.NewRevision)
+			if report.Damage != "" {
+				fmt.Fprintf(w, "The data is of chain %s; damaged is %s\n", report.Chain, report.Damage)
+			}
 		})
 	}
 	return cmd
@@ -207,6 +212,9 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 		return report, fmt.Errorf("the keys of the plane: %w", err)
 	}
 	report.Plane, report.Chain, report.Time = p.String(), got.Chain, got.Sample.Time
+	if got.Damage != nil {
+		report.Damage = got.Damage.Error()
+	}
 	return report, nil
 }
 

@@ -30,6 +30,7 @@ func (b *Backups) compare(ctx context.Context, id controlplane.ID, o controlplan
 	if err != nil {
 		return controlplane.Preparation{}, err
 	}
+	b.logDamage(o, got)
 	restored, err := backup.ReadContents(got.Snapshot, got.Log)
 	if err != nil {
 		return controlplane.Preparation{}, err

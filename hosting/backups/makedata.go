@@ -63,6 +63,7 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	if err != nil {
 		return prepared{}, err
 	}
+	b.logDamage(o, got)
 	if made, err = b.makeEtcd(ctx, got, o.Release, staging); err != nil {
 		return prepared{}, err
 	}
@@ -79,6 +80,14 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 		return prepared{}, err
 	}
 	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// logDamage logs chains that do not restore to the moment of an order, which another chain has.
+func (b *Backups) logDamage(o controlplane.RestoreOrder, got backup.Fetched) {
+	if got.Damage != nil {
+		b.o.Log.Warn("a chain of a backup is damaged; another one restores to the moment", "plane", o.Source.String(),
+			"at", o.At, "chain", got.Chain, "error", got.Damage)
+	}
 }
 
 // errRestore is the error of a program of a release that cannot make data from what the store has.

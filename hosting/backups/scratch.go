@@ -117,6 +117,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	if err != nil {
 		return data, err
 	}
+	b.logDamage(o, got)
 	expected, err := backup.ReadContentsAt(ctx, conn, got.Sample.Revision)
 	if err != nil && !errors.Is(err, backup.ErrCompacted) && !errors.Is(err, backup.ErrTooManyKeys) {
 		return data, fmt.Errorf("what the plane's etcd had at revision %d: %w", got.Sample.Revision, err)

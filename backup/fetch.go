@@ -1,0 +1,176 @@
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"atoll.dev/envelope"
+)
+
+// Fetched is what Fetch has written.
+type Fetched struct {
+	Chain    string
+	Snapshot string   // file, for atoll-kube restore
+	Log      string   // file, for atoll-kube restore
+	Sample   Sample   // every write acknowledged before its time is restored
+	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
+	Restores []string // orders that the plane had executed when the snapshot was taken
+	// Damage is why chains that should restore to the moment, too, do not; nil when no other chain was tried.
+	Damage error
+}
+
+// ErrOutside is the error of a moment to which no backup restores.
+var ErrOutside = errors.New("no backup restores to that moment")
+
+// errAfterChain is the error of a restore to a moment that is later than the end of a chain's log.
+var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
+
+// Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
+// the latest moment that is stored. Every object is checked.
+//
+// A chain begins within the second of its name, which lists show, and its first sample is a little later. When no
+// earlier chain restores to a moment between the two, the moment restores to that first sample.
+//
+// While a chain begins, the one before it goes on, so that two chains restore to some moments. Of a moment Fetch tries
+// all of its chains before it fails, and the error names each that failed: ErrCorrupt when objects are damaged or
+// missing. For the latest moment it never takes an older chain instead of a damaged one: writes would be missing.
+func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
+	chains, err := Chains(ctx, store, plane)
+	if err != nil {
+		return Fetched{}, err
+	}
+	if len(chains) == 0 {
+		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
+	}
+	readers := make([]*chainReader, len(chains))
+	for i, c := range chains {
+		readers[i] = &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
+	}
+	if at.IsZero() {
+		return fetchLatest(ctx, readers, dir)
+	}
+	begun := slices.IndexFunc(chains, func(c Chain) bool { return c.Taken.Truncate(time.Second).After(at) })
+	if begun < 0 {
+		begun = len(chains)
+	}
+	if begun == 0 {
+		return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane,
+			chains[0].Taken.Format(time.RFC3339), ErrOutside)
+	}
+	got, err := fetchMoment(ctx, readers[:begun], at, dir)
+	if err != nil {
+		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
+	}
+	return got, nil
+}
+
+// fetchLatest fetches the latest moment that is stored.
+func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetched, error) {
+	last := len(chains) - 1
+	if err := chains[last].readManifest(ctx); err != nil {
+		return Fetched{}, err
+	}
+	got, err := chains[last].fetch(ctx, time.Time{}, dir)
+	if err != nil {
+		return Fetched{}, err
+	}
+	// When a chain was interrupted while it began, the last one with a log may have more.
+	for _, earlier := range slices.Backward(chains[:last]) {
+		if !earlier.chain.Whole {
+			continue
+		}
+		if end, err := earlier.readEnd(ctx); err != nil || !end.Time.After(got.Sample.Time) {
+			return got, nil
+		}
+		return earlier.fetch(ctx, time.Time{}, dir)
+	}
+	return got, nil
+}
+
+// fetchMoment fetches a moment. The chains are those that begin in the second of the moment or before, the oldest
+// first. The chain of a moment is the last one whose snapshot was complete before.
+func fetchMoment(ctx context.Context, chains []*chainReader, at time.Time, dir string) (Fetched, error) {
+	var beginnings []*chainReader // that are complete only after the moment, the newest first
+	var f failures
+search:
+	for _, r := range slices.Backward(chains) {
+		isOther := f.any()
+		if isOther && !r.chain.Whole { // a chain that was interrupted, or the snapshot of another moment
+			continue
+		}
+		to, err := at, r.readManifest(ctx)
+		isListed := !r.chain.Whole && r.chain.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second))
+		switch {
+		case err != nil:
+		case isListed: // its name is the moment that a list shows
+			to = r.manifest.Complete.Time
+		case r.manifest.Complete.Time.After(at):
+			beginnings = append(beginnings, r)
+			continue
+		case isOther:
+			var end Sample
+			if end, err = r.readEnd(ctx); err == nil && end.Time.Before(at) {
+				break search // and so do all before
+			}
+		}
+		var got Fetched
+		if err == nil {
+			got, err = r.fetch(ctx, to, dir)
+		}
+		if err == nil {
+			got.Damage = errors.Join(f.damage...)
+			return got, nil
+		}
+		if err := f.note(r.chain, err); err != nil {
+			return Fetched{}, err
+		}
+	}
+	for _, r := range slices.Backward(beginnings) {
+		got, err := r.fetch(ctx, r.manifest.Complete.Time, dir)
+		if err == nil {
+			got.Damage = errors.Join(f.damage...)
+			return got, nil
+		}
+		if err := f.note(r.chain, err); err != nil {
+			return Fetched{}, err
+		}
+		f.isPast = false
+	}
+	return Fetched{}, f.err()
+}
+
+// failures are why chains do not restore to a moment.
+type failures struct {
+	damage  []error // of chains that may have the moment
+	outside error   // of the newest chain that ends before the moment; nil when none does
+	isPast  bool    // outside is of a chain with a log, and no later chain begins at the moment
+}
+
+func (f *failures) any() bool { return f.outside != nil || len(f.damage) > 0 }
+
+// note adds a failure of a chain. It returns failures that say nothing about the chain, such as those of a store that
+// does not answer.
+func (f *failures) note(c Chain, err error) error {
+	switch {
+	case errors.Is(err, errAfterChain):
+		if f.outside == nil {
+			f.outside, f.isPast = err, c.Whole
+		}
+	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNotFound):
+		f.damage = append(f.damage, fmt.Errorf("chain %s: %w", c.Name, err))
+	default:
+		return fmt.Errorf("chain %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// err returns the error of a moment to which no chain restores.
+func (f *failures) err() error {
+	if len(f.damage) == 0 || f.isPast {
+		return f.outside
+	}
+	return errors.Join(f.damage...)
+}
