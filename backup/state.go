@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"go.etcd.io/bbolt"
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
@@ -31,16 +30,6 @@ const (
 	// databasePage divides the size of every database of etcd: what is left over is the checksum.
 	databasePage = 512
 )
-
-// revisionsPerSecond is more than an etcd can write in each second for long.
-const revisionsPerSecond = 10_000
-
-// NextRevision returns a revision for an etcd that is restored now: higher than any that it has had, also when it was
-// restored before. It counts time, because a restored etcd does not know which revisions came after its backup.
-func NextRevision(now time.Time) int64 {
-	epoch := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
-	return max(int64(now.Sub(epoch)/time.Second), 0) * revisionsPerSecond
-}
 
 // ReadContents returns the contents of the etcd that the files of Fetch make.
 func ReadContents(snapshot, log string) (Contents, error) {

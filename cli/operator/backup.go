@@ -127,7 +127,7 @@ func backupRestore() *cobra.Command {
 		Long: `Makes the directory etcd below --data-dir, which must not exist there, from the backup of
 a control plane: every write that was acknowledged before --at is in it. Everything is
 checked, and the directory appears only when it is complete. Resource versions go on above
-those of the backup (--bump), so that controllers list again.
+all that the plane had, so that controllers list again.
 
 To restore a plane in place: stop "atoll hosting" and the plane's process, move the
 directory etcd of the plane's directory away, restore with the plane's directory as
@@ -143,7 +143,8 @@ keeps its authority, its issuer and the credentials that they have signed.`,
 		"time in RFC 3339, as 2026-11-23T05:00:00Z (default: the latest that is stored)")
 	cmd.Flags().StringVar(&f.dir, "data-dir", "", "directory of the plane; made when missing (required)")
 	cmd.Flags().StringVar(&f.program, "atoll-kube", "atoll-kube", "program of the plane's release")
-	cmd.Flags().Uint64Var(&f.bump, "bump", 1_000_000_000, "by how much the revision of etcd rises after the restore")
+	cmd.Flags().Uint64Var(&f.bump, "bump", 0,
+		"by how much the revision of etcd rises after the restore (default: above all that the plane had)")
 	_ = cmd.MarkFlagRequired("store")
 	_ = cmd.MarkFlagRequired("data-dir")
 	out := terminal.AddOutputFlag(cmd)
@@ -195,8 +196,16 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	if err != nil {
 		return report, err
 	}
+	bump := f.bump
+	if bump == 0 {
+		known, err := backup.HighestRevision(ctx, store, keys, p, time.Now())
+		if err != nil {
+			return report, fmt.Errorf("the highest revision of the plane: %w", err)
+		}
+		bump = uint64(backup.NextRevision(time.Now(), max(known, got.Sample.Revision)) - got.Sample.Revision)
+	}
 	run := exec.CommandContext(ctx, f.program, "restore", "--data-dir", f.dir, "--snapshot", got.Snapshot,
-		"--log", got.Log, "--bump", strconv.FormatUint(f.bump, 10))
+		"--log", got.Log, "--bump", strconv.FormatUint(bump, 10))
 	run.Stderr = os.Stderr
 	printed, err := run.Output()
 	if err != nil {

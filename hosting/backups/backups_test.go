@@ -147,7 +147,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 			t.Fatal(err)
 		}
 		out, err := exec.Command(binary, "restore", "--data-dir", dir, "--snapshot", got.Snapshot, "--log", got.Log,
-			"--bump", "1000000").Output()
+			"--bump", "5000000000000").Output() // as in the year 2039
 		if err != nil {
 			t.Fatalf("atoll-kube restore: %v: %s", err, out)
 		}
@@ -164,10 +164,14 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 		}
 		list, err := configMaps(t, restored.Config).List(ctx, metav1.ListOptions{})
 		checkCompacted(t, restored.Config, got.Sample.Revision)
-		_ = restored.Kill()
 		if err != nil {
+			_ = restored.Kill()
 			t.Fatal(err)
 		}
+		t.Run("I1 revisions go on above those that were served", func(t *testing.T) {
+			restoresAboveServed(t, store, keys, restored.Config, func() { _ = restored.Kill() })
+		})
+		_ = restored.Kill()
 		has := map[string]bool{}
 		for _, o := range list.Items {
 			has[o.GetName()] = true

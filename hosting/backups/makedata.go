@@ -12,10 +12,15 @@ import (
 	"strconv"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 )
+
+// statusLimit bounds the question to the etcd of a plane that is restored, which may be broken.
+const statusLimit = 10 * time.Second
 
 // makeData makes the data in the staging directory, unless it is there.
 func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
@@ -64,7 +69,11 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 		return prepared{}, err
 	}
 	b.logDamage(o, got)
-	if made, err = b.makeEtcd(ctx, got, o.Release, staging); err != nil {
+	known, err := b.knownRevision(ctx, id)
+	if err != nil {
+		return prepared{}, fmt.Errorf("the highest revision of the plane: %w", err)
+	}
+	if made, err = b.makeEtcd(ctx, got, known, o.Release, staging); err != nil {
 		return prepared{}, err
 	}
 	if id == o.Source {
@@ -93,10 +102,35 @@ func (b *Backups) logDamage(o controlplane.RestoreOrder, got backup.Fetched) {
 // errRestore is the error of a program of a release that cannot make data from what the store has.
 var errRestore = errors.New("making the data")
 
-// makeEtcd makes the data of etcd in a staging directory, with the keys of its Secrets.
-func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, release controlplane.Version, staging string) (
-	prepared, error) {
-	bump := max(backup.NextRevision(time.Now())-got.Sample.Revision, 1)
+// knownRevision returns the highest revision that a plane is known to have had: the one that its backup shows, or that
+// of its etcd when the plane runs.
+func (b *Backups) knownRevision(ctx context.Context, id controlplane.ID) (known int64, err error) {
+	if known, err = backup.HighestRevision(ctx, b.o.Store, b.o.KMS, backup.Plane(id), time.Now()); err != nil {
+		return 0, err
+	}
+	if _, isMade := b.State(id); !isMade {
+		return known, nil
+	}
+	conn, err := b.o.Dial(id)
+	if err != nil {
+		return known, nil // the plane has ended
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, statusLimit)
+	defer cancel()
+	status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
+	if err != nil {
+		return known, nil // so the backup says: the plane may be the broken one that is restored
+	}
+	return max(known, status.Header.GetRevision()), nil
+}
+
+// makeEtcd makes the data of etcd in a staging directory, with the keys of its Secrets. known is the highest revision
+// that the plane of the directory is known to have had.
+func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, known int64, release controlplane.Version,
+	staging string) (prepared, error) {
+	next := backup.NextRevision(time.Now(), max(known, got.Sample.Revision))
+	bump := max(next-got.Sample.Revision, 1)
 	run := exec.CommandContext(ctx, b.o.Programs[release], "restore", "--data-dir", staging, "--snapshot", got.Snapshot,
 		"--log", got.Log, "--bump", strconv.FormatInt(bump, 10))
 	printed, err := run.Output()

@@ -122,7 +122,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	if err != nil && !errors.Is(err, backup.ErrCompacted) && !errors.Is(err, backup.ErrTooManyKeys) {
 		return data, fmt.Errorf("what the plane's etcd had at revision %d: %w", got.Sample.Revision, err)
 	}
-	made, err := b.makeEtcd(ctx, got, o.Release, staging)
+	made, err := b.makeEtcd(ctx, got, 0, o.Release, staging)
 	if errors.Is(err, errRestore) && !strings.Contains(err.Error(), unix.ENOSPC.Error()) {
 		return data, fmt.Errorf("%w: %w", controlplane.ErrBadBackup, err)
 	}
