@@ -15,6 +15,7 @@ import (
 	"atoll.dev/access/policy"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
+	"atoll.dev/store/keyaudit"
 )
 
 // Kinds of documents of a KeyStore, in the database platform.
@@ -32,7 +33,7 @@ func StoreKinds() []store.KindSpec {
 	for _, kind := range append([]store.Kind{KindLink, KindLinkCode}, directoryKinds...) {
 		specs = append(specs, store.KindSpec{Kind: kind, History: true, Owner: owner})
 	}
-	return append(specs, store.KindSpec{Kind: KindSealKey, History: true})
+	return append(specs, keyaudit.KindSpec(KindSealKey))
 }
 
 // Errors that callers decide on.

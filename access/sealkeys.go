@@ -10,24 +10,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"atoll.dev/store"
+	"atoll.dev/store/keyaudit"
 )
 
 // KindSealKey is the kind of the documents about keys of the key file; a document's id is the key's id. A document does
 // not contain the key. It records for the audit who changed the file, and how many documents were sealed again.
 const KindSealKey store.Kind = "SealKey"
-
-// sealKeyState is what a key of the key file does.
-type sealKeyState string
-
-const (
-	sealKeyOpens   sealKeyState = "opens"
-	sealKeySeals   sealKeyState = "seals"
-	sealKeyDropped sealKeyState = "dropped"
-)
-
-type sealKeySpec struct {
-	State sealKeyState `json:"state,omitempty"` // as the last command of an operator left it
-}
 
 type sealKeyStatus struct {
 	Resealed int `json:"resealed"` // documents that were sealed again with the key
@@ -108,13 +96,15 @@ func (k *KeyStore) AddSealKey(ctx context.Context, place KeyPlace) (id string, e
 	if err != nil {
 		return "", err
 	}
-	return added.id, k.changeSealKey(ctx, added.id, sealKeyOpens, func() error { return addSealKey(k.sealer.path, added) })
+	return added.id, k.changeSealKey(ctx, added.id, keyaudit.Opens, func() error {
+		return addSealKey(k.sealer.path, added)
+	})
 }
 
 // PromoteSealKey makes a key of the key file the first, which seals. It is idempotent. It leaves an audit record. The
 // error is ErrNoSealKey.
 func (k *KeyStore) PromoteSealKey(ctx context.Context, id string) error {
-	return k.changeSealKey(ctx, id, sealKeySeals, func() error { return promoteSealKey(k.sealer.path, id) })
+	return k.changeSealKey(ctx, id, keyaudit.Seals, func() error { return promoteSealKey(k.sealer.path, id) })
 }
 
 // DropSealKey removes a key from the key file, which must have been in its present state for as long as processes take
@@ -131,65 +121,33 @@ func (k *KeyStore) DropSealKey(ctx context.Context, id string) error {
 				"background, and what stays is damaged: see its log", id, ErrSealKeyUsed, u.Documents)
 		}
 	}
-	return k.changeSealKey(ctx, id, sealKeyDropped, func() error { return dropSealKey(k.sealer.path, id) })
+	return k.changeSealKey(ctx, id, keyaudit.Dropped, func() error { return dropSealKey(k.sealer.path, id) })
 }
 
 // ErrSealKeyUsed: something is sealed with the key.
 var ErrSealKeyUsed = errors.New("the key is used")
 
-// changeSealKey records an operator's change of a key, and changes the file before the transaction commits: a failed
-// change leaves no record. When only the commit fails, the file has changed without a record. Then a second promote
-// succeeds and records; a second add returns ErrRotating (drop the added key first), a second drop ErrNoSealKey.
-func (k *KeyStore) changeSealKey(ctx context.Context, id string, state sealKeyState, changeFile func() error) error {
-	isChanged := false
-	return k.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := putSealKey(ctx, tx, id, func(spec *sealKeySpec, _ *sealKeyStatus) { spec.State = state }); err != nil {
-			return fmt.Errorf("recording the change of key %s: %w", id, err)
-		}
-		if isChanged { // the transaction is repeated
-			return nil
-		}
-		err := changeFile()
-		isChanged = err == nil
-		return err
-	})
+// changeSealKey records an operator's change of a key and makes it, as keyaudit.Change does. When only the commit
+// fails, a second promote succeeds and records; a second add returns ErrRotating (drop the added key first), a second
+// drop ErrNoSealKey.
+func (k *KeyStore) changeSealKey(ctx context.Context, id string, state keyaudit.State, changeFile func() error) error {
+	return keyaudit.Change(ctx, k.store, KindSealKey, id, state, changeFile)
 }
 
 // addResealed counts documents that were sealed again with a key.
 func (k *KeyStore) addResealed(ctx context.Context, id string, n int) error {
 	return k.store.Tx(ctx, func(tx *store.Tx) error {
-		return putSealKey(ctx, tx, id, func(_ *sealKeySpec, status *sealKeyStatus) { status.Resealed += n })
+		return keyaudit.Put(ctx, tx, KindSealKey, id, func(d *store.Document) (err error) {
+			var status sealKeyStatus
+			if len(d.Status) > 0 {
+				err = json.Unmarshal(d.Status, &status)
+			}
+			if err != nil {
+				return err
+			}
+			status.Resealed += n
+			d.Status, err = json.Marshal(status)
+			return err
+		})
 	})
-}
-
-// putSealKey changes the document of a key, and makes it first when there is none: the first key of a file has none.
-func putSealKey(ctx context.Context, tx *store.Tx, id string, change func(*sealKeySpec, *sealKeyStatus)) error {
-	var spec sealKeySpec
-	var status sealKeyStatus
-	doc, err := tx.GetForUpdate(ctx, KindSealKey, id)
-	isNew := errors.Is(err, store.ErrNotFound)
-	if isNew {
-		doc, err = store.Document{Kind: KindSealKey, ID: id}, nil
-	} else if err == nil {
-		err = errors.Join(json.Unmarshal(doc.Spec, &spec), json.Unmarshal(doc.Status, &status))
-	}
-	if err != nil {
-		return err
-	}
-	change(&spec, &status)
-	if doc.Spec, err = json.Marshal(spec); err != nil {
-		return err
-	}
-	if doc.Status, err = json.Marshal(status); err != nil {
-		return err
-	}
-	if isNew {
-		_, err = tx.Create(ctx, doc)
-		return err
-	}
-	_, _, err = tx.Update(ctx, KindSealKey, id, 0, func(d *store.Document) error {
-		d.Spec, d.Status = doc.Spec, doc.Status
-		return nil
-	})
-	return err
 }

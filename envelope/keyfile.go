@@ -126,11 +126,10 @@ func EnsureKeyFile(path string) error {
 	return err
 }
 
-// AddKey adds a new key to a key file, behind the others, and returns its name. Processes that read the file can unwrap
-// with the new key; Promote makes them wrap with it.
-func AddKey(path string) (name string, err error) {
-	name = NewKeyName()
-	return name, changeKeyFile(path, func(content []byte) ([]byte, error) {
+// AddKey adds a new key of that name, a NewKeyName, to a key file, behind the others. Processes that read the file can
+// unwrap with the new key; Promote makes them wrap with it.
+func AddKey(path, name string) error {
+	return changeKeyFile(path, func(content []byte) ([]byte, error) {
 		if n := len(content); n > 0 && content[n-1] != '\n' {
 			content = append(content, '\n')
 		}

@@ -156,8 +156,8 @@ func TestAKeyIsAddedAndThenSeals(t *testing.T) {
 	if err != nil || bytes.Count(before, []byte("\n")) != 1 {
 		t.Fatalf("%q, %v", before, err)
 	}
-	name, err := AddKey(path)
-	if err != nil {
+	name := NewKeyName()
+	if err := AddKey(path, name); err != nil {
 		t.Fatal(err)
 	}
 	current := func() string {
@@ -235,8 +235,8 @@ func TestKeysThatAreAddedAtOnceAreAllKept(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range writers {
 		all.Go(func() {
-			var err error
-			if names[i], err = AddKey(path); err != nil {
+			names[i] = NewKeyName()
+			if err := AddKey(path, names[i]); err != nil {
 				t.Error(err)
 			}
 		})

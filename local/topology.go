@@ -211,7 +211,7 @@ const (
 func (t topology) maestro(r replica) Spec {
 	args := []string{"maestro", "--dsn", t.db.DSN(maestroDatabase, maestroDatabase),
 		"--http", t.address("maestro-http"), "--grpc", t.address("maestro-grpc"), "--mqtt", t.address("mqtt"), "--clm",
-		t.url(clmPort), "--envelope-key-file", t.home.EnvelopeKeys()}
+		t.url(clmPort), "--envelope-key-file", t.envelopeKeys()}
 	ports := []string{"maestro-http", "maestro-grpc"}
 	if t.st.Insecure {
 		args = append(args, "--insecure-listen", "rest="+t.address(plainHTTP)+",grpc="+t.address(plainGRPC))
@@ -220,7 +220,7 @@ func (t topology) maestro(r replica) Spec {
 	return t.withIdentity(t.withSharedPorts(t.completeService(Spec{
 		Name: r.name(), Address: t.url("maestro-http"), Phase: phaseServices,
 		After: r.startsAfter(postgresName, pkiName, brokerName), Args: args,
-		Prepare: func(context.Context) error { return envelope.EnsureKeyFile(t.home.EnvelopeKeys()) },
+		Prepare: func(context.Context) error { return envelope.EnsureKeyFile(t.envelopeKeys()) },
 	}, append(ports, r.opsPort())...)), pki.ServiceName(maestroName), t.home.Path("identities", r.name()))
 }
 
@@ -319,41 +319,6 @@ func (t topology) withIdentity(s Spec, name pki.Name, dir string) Spec {
 		return prepare(ctx)
 	}
 	return s
-}
-
-// PlatformStore returns the address of the Platform API's database and the path of
-// its sealing key, for the commands that use them.
-func (h Home) PlatformStore() (dsn, sealKey string, err error) {
-	st, err := h.State()
-	if err != nil {
-		return "", "", err
-	}
-	t := newTopology(h, st, Binaries{})
-	return t.db.DSN(platformDatabase, platformDatabase), t.sealKey(), nil
-}
-
-// Databases returns the addresses of the region's databases, by name, as their server's superuser.
-func (h Home) Databases() (map[string]string, error) {
-	st, err := h.State()
-	if err != nil {
-		return nil, err
-	}
-	t, addresses := newTopology(h, st, Binaries{}), map[string]string{}
-	for _, name := range []string{platformDatabase, clmDatabase, maestroDatabase} {
-		addresses[name] = t.db.DSN(name, postgres.Superuser)
-	}
-	return addresses, nil
-}
-
-// EnvelopeKeys returns the file of the keys that encrypt Secrets in works.
-func (h Home) EnvelopeKeys() string { return h.Path("maestro", "envelope.keys") }
-
-func (t topology) sealKey() string { return t.home.Path("platform", "seal.key") }
-
-// databaseOf returns the PostgreSQL server of a region.
-func databaseOf(st State) *postgres.Cluster {
-	return &postgres.Cluster{DataDir: filepath.Join(st.Postgres.Dir, "data"), SocketDir: st.Postgres.SocketDir,
-		Port: 5432}
 }
 
 var probeClient = &http.Client{Timeout: 2 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -1,7 +1,10 @@
 package operator
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -9,6 +12,9 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/envelope"
 	"atoll.dev/internal/pause"
+	"atoll.dev/maestro/database"
+	"atoll.dev/maestro/envelopekeys"
+	"atoll.dev/store"
 )
 
 // keyFileRead is how long processes may take to read a changed key file: a few times what they do. The copy of the
@@ -22,25 +28,33 @@ func maestroRotateKey(session *terminal.Session) *cobra.Command {
 		Long: `Adds a new key to the file of --envelope-key-file, and makes it the first when all
 processes that have the file have read it. Maestro seals with it from then on, and seals the
 works that it has again in the background. The old keys stay in the file until you remove
-them: when the metric maestro_envelope_other_keys is 0, no work needs them.`,
+them: when the metric maestro_envelope_other_keys is 0, no work needs them.
+
+Each of the two changes leaves an audit record in Maestro's database, so the command needs both.`,
+		Example: `  atoll maestro rotate-key
+  atoll maestro rotate-key --file envelope.keys --dsn postgres://maestro@db/maestro`,
 	}
-	cmd.Flags().StringVar(&file, "file", "", "the key file (default: that of the region on this machine)")
+	cmd.Flags().StringVar(&file, "file", "", "the key file, with --dsn (default: that of the region on this machine)")
+	dsn := terminal.AddDatabaseFlags(cmd, "dsn", "PostgreSQL database of Maestro alone, with --file")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if file == "" {
-			home, err := session.Home()
-			if err != nil {
-				return err
-			}
-			file = home.EnvelopeKeys()
-		}
-		name, err := envelope.AddKey(file)
+		file, address, err := envelopeKeysOf(session, file, dsn)
 		if err != nil {
 			return err
 		}
-		if !pause.For(cmd.Context(), keyFileRead) {
-			return fmt.Errorf("key %s opens and does not seal yet: put its line in %s before the others", name, file)
+		db, err := openMaestroDatabase(cmd.Context(), file, address)
+		if err != nil {
+			return err
 		}
-		if err := envelope.Promote(file, name); err != nil {
+		defer db.Close()
+		ctx := asDatabaseOperator(cmd.Context(), "RotateEnvelopeKey")
+		name, err := envelopekeys.Add(ctx, db, file)
+		if err != nil {
+			return err
+		}
+		if !pause.For(ctx, keyFileRead) {
+			return fmt.Errorf("key %s opens and does not seal yet: remove its line from %s, and rotate again", name, file)
+		}
+		if err := envelopekeys.Promote(ctx, db, file, name); err != nil {
 			return err
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "%s seals from now on. Works are sealed again in the background. "+
@@ -48,4 +62,37 @@ them: when the metric maestro_envelope_other_keys is 0, no work needs them.`,
 		return nil
 	}
 	return cmd
+}
+
+// envelopeKeysOf returns the key file and the address of the database that flags name, by default those of the home.
+func envelopeKeysOf(session *terminal.Session, flag string, dsn *terminal.Database) (file, address string, err error) {
+	if flag == "" && !dsn.IsGiven() {
+		home, err := session.Home()
+		if err != nil {
+			return "", "", err
+		}
+		address, file, err = home.MaestroStore()
+		return file, address, err
+	}
+	if flag == "" || !dsn.IsGiven() {
+		return "", "", errors.New("--file and --dsn (or --dsn-file) are needed together: the change of the file leaves an " +
+			"audit record in Maestro's database")
+	}
+	address, err = dsn.Read()
+	return flag, address, err
+}
+
+// openMaestroDatabase opens the database whose Secrets the keys of a file encrypt.
+func openMaestroDatabase(ctx context.Context, file, address string) (*store.Store, error) {
+	keys, err := envelope.ReadKeyFile(file)
+	if err != nil {
+		return nil, err
+	}
+	options := database.Options(address, 0, slog.New(slog.DiscardHandler))
+	options.Envelope = keys
+	db, err := store.Open(ctx, options)
+	if err != nil {
+		return nil, fmt.Errorf("Maestro's database: %w", err)
+	}
+	return db, nil
 }

@@ -26,7 +26,8 @@ func TestKeyFilesAndPluginsAreKMS(t *testing.T) {
 				t.Fatal(err)
 			}
 			return kmstest.Subject{KMS: keys, Rotate: func() {
-				name, err := envelope.AddKey(path)
+				name := envelope.NewKeyName()
+				err := envelope.AddKey(path, name)
 				if err == nil {
 					err = envelope.Promote(path, name)
 				}

@@ -10,8 +10,10 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/maestro/bundle"
+	"atoll.dev/maestro/envelopekeys"
 	"atoll.dev/maestro/restapi"
 	"atoll.dev/store"
+	"atoll.dev/store/keyaudit"
 )
 
 // Options returns the options with which Maestro opens its database. maxConns of 0 is the store's default.
@@ -27,6 +29,7 @@ func Options(dsn string, maxConns int, log *slog.Logger) store.Options {
 					{Name: "source", On: "btree ((spec->>'source'), id)"},
 					restapi.LabelIndex,
 				}},
+			keyaudit.KindSpec(envelopekeys.Kind),
 		},
 	}
 }
