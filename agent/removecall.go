@@ -94,7 +94,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				return done
 			}
 			if err != nil {
-				done.err = classifyError(err)
+				done.err = classifyError(e.hideSecrets(err))
 				return done
 			}
 			in = k.instanceOf(e, obj)
@@ -118,7 +118,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 			return done
 		}
 		if !apierrors.IsConflict(err) {
-			done.err = classifyError(err)
+			done.err = classifyError(e.hideSecrets(err))
 			return done
 		}
 		action = actionRead // the object changed

@@ -15,8 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	workv1 "open-cluster-management.io/api/work/v1"
-
-	"atoll.dev/api/work"
 )
 
 // updateManager is the field manager of full updates, which the strategy Update
@@ -31,49 +29,20 @@ func (k *kube) apply(ctx context.Context, e effApply) event {
 	case err != nil || e.onlyAuthorize:
 	case e.onlyRead:
 		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
-			done.readErr = readMessage(e.key, err)
+			done.readErr = e.hideSecrets(err).Error()
 		}
-		done.err = classifyApplyError(e.key, err)
+		done.err = classifyError(e.hideSecrets(err))
 		return done
 	default:
 		done.obs, err = k.write(ctx, e)
 	}
-	done.err = classifyApplyError(e.key, err)
+	done.err = classifyError(e.hideSecrets(err))
 	if done.err != nil && done.err.kind != errTransport && done.err.kind != errNoKind {
 		if done.obs, err = k.read(ctx, e.key, e.gvk); err != nil {
-			done.readErr = readMessage(e.key, err)
+			done.readErr = e.hideSecrets(err).Error()
 		}
 	}
 	return done
-}
-
-// secretErrorHidden replaces the message of an error that may quote a Secret.
-const secretErrorHidden = "the Secret does not match its schema, or the API server refuses its content"
-
-// classifyApplyError classifies an error of an apply. The status shows its message, so the
-// message quotes no value of a Secret.
-func classifyApplyError(key objectKey, err error) *opError {
-	e := classifyError(err)
-	if !mayQuoteSecret(key, err) {
-		return e
-	}
-	hidden := *e
-	hidden.message = secretErrorHidden
-	return &hidden
-}
-
-// readMessage returns the message of a failed read for the status.
-func readMessage(key objectKey, err error) string {
-	if mayQuoteSecret(key, err) {
-		return secretErrorHidden
-	}
-	return err.Error()
-}
-
-// mayQuoteSecret reports whether the message of the error may have values of a Secret.
-func mayQuoteSecret(key objectKey, err error) bool {
-	return err != nil && work.IsSecret(key.Group, key.Resource) &&
-		(isSchemaError(err) || apierrors.IsBadRequest(err) || apierrors.IsInvalid(err))
 }
 
 func (k *kube) write(ctx context.Context, e effApply) (*observed, error) {
@@ -312,7 +281,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 		plan, err := planIgnore(e.manifest, e.strategy.ignore)
 		if err != nil {
 			return nil, &opError{kind: errRefused, reason: workv1.AppliedManifestSSAIgnoreFieldError,
-				message: err.Error()}
+				message: e.ignoreError(err)}
 		}
 		setAnnotation(obj, workv1.ManifestConfigSpecHashAnnotationKey, plan.hash)
 		live, err := k.resource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})

@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/internal/secreterror"
 )
 
 func kubeconfigSecret(id controlplane.ID) string { return id.Name + "-admin-kubeconfig" }
@@ -27,11 +28,11 @@ func (h *Hosting) deleteSecret(ctx context.Context, id controlplane.ID) error {
 	err := secrets.Delete(ctx, kubeconfigSecret(id), metav1.DeleteOptions{})
 	if apierrors.IsForbidden(err) {
 		h.o.Log.Warn("hosting may not delete the Secret of a deleted cluster, which stays", "plane", id.String(),
-			"secret", kubeconfigSecret(id), "error", err)
+			"secret", kubeconfigSecret(id), "error", secreterror.Hide(err))
 		return nil
 	}
 	if err != nil && !loop.IsGone(err) {
-		return fmt.Errorf("the kubeconfig of %s: %w", id, err)
+		return fmt.Errorf("the kubeconfig of %s: %w", id, secreterror.Hide(err))
 	}
 	return nil
 }

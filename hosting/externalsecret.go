@@ -17,6 +17,7 @@ import (
 
 	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/internal/secreterror"
 )
 
 // secretStore is the name of the ClusterSecretStore that hosting implements: the
@@ -191,7 +192,7 @@ func applySecret(ctx context.Context, client dynamic.Interface, secret map[strin
 	_, err = client.Resource(secrets()).Namespace(ns).Patch(ctx, name, types.ApplyPatchType, body, metav1.PatchOptions{
 		FieldManager: fieldManager, Force: &force})
 	if err != nil {
-		return fmt.Errorf("secret %s/%s: %w", ns, name, err)
+		return fmt.Errorf("secret %s/%s: %w", ns, name, secreterror.Hide(err))
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/internal/secreterror"
 )
 
 // tokensPage is the number of Secrets that renewStoredTokens reads at once.
@@ -55,7 +56,7 @@ func renewStoredTokens(ctx context.Context, admin controlplane.Admin) error {
 			_, err = secrets.Namespace(s.GetNamespace()).Patch(ctx, s.GetName(), types.MergePatchType, []byte(body),
 				metav1.PatchOptions{})
 			if err != nil && !loop.IsGone(err) {
-				return fmt.Errorf("the token in Secret %s/%s: %w", s.GetNamespace(), s.GetName(), err)
+				return fmt.Errorf("the token in Secret %s/%s: %w", s.GetNamespace(), s.GetName(), secreterror.Hide(err))
 			}
 		}
 		if list.Continue = found.GetContinue(); list.Continue == "" {

@@ -42,7 +42,7 @@ func (t *Objects) Apply(ctx context.Context, a adapter.Application) (adapter.App
 		err = fmt.Errorf("its namespace: %w", adapter.ErrTerminating)
 	}
 	if err != nil {
-		return done, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), err)
+		return done, fmt.Errorf("applying %s %s: %w", o.GetKind(), o.GetName(), hideSecrets(a.Object, err))
 	}
 	return done, nil
 }

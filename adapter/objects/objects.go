@@ -30,6 +30,8 @@ import (
 	"k8s.io/client-go/rest"
 
 	"atoll.dev/adapter"
+	"atoll.dev/api/work"
+	"atoll.dev/internal/secreterror"
 )
 
 // Options configure Objects.
@@ -112,11 +114,13 @@ func New(o Options) (*Objects, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	dyn, err := dynamic.NewForConfig(o.Config)
+	config := rest.CopyConfig(o.Config)
+	config.WarningHandler = rest.NoWarnings{} // the log would have them, and a webhook's may quote a Secret
+	dyn, err := dynamic.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("the Kubernetes API: %w", err)
 	}
-	disc, err := discovery.NewDiscoveryClientForConfig(o.Config)
+	disc, err := discovery.NewDiscoveryClientForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("the Kubernetes API: %w", err)
 	}
@@ -230,9 +234,18 @@ func (t *Objects) Delete(ctx context.Context, d adapter.Deletion) error {
 		namespace = ""
 	}
 	if err := t.remove(ctx, k.resource, namespace, o.GetName(), o.GetUID(), d.PropagationPolicy); err != nil {
-		return fmt.Errorf("%s: %w", what, err)
+		return fmt.Errorf("%s: %w", what, hideSecrets(d.Object, err))
 	}
 	return nil
+}
+
+// hideSecrets returns the error of a call about an object, whose text quotes no value of a Secret that the object is or
+// has inside: the error comes into the report and the log.
+func hideSecrets(object adapter.Object, err error) error {
+	if !work.HasSecret(object) {
+		return err
+	}
+	return secreterror.Hide(err)
 }
 
 // remove deletes an object, with a uid only this instance. An object that does not exist is no

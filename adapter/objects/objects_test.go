@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -327,5 +328,24 @@ func TestAnImmutableFieldRequiresRecreation(t *testing.T) {
 	}
 	if now := w.get("a"); now.GetUID() == before || value(now.Object) != "2" {
 		t.Errorf("%v", now.Object)
+	}
+}
+
+// The error of a refused Secret comes into the adapter's report and log. The API server's own text quotes the value.
+func TestI11TheErrorOfARefusedSecretQuotesNoValue(t *testing.T) {
+	w := newWorld(t)
+	const number = "4711471147114711"
+	object := func(kind, member string) adapter.Object {
+		return adapter.Object{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": "refused",
+			"namespace": w.ns}, member: map[string]any{"pin": int64(4711471147114711)}}
+	}
+	transport := w.transport("quoting")
+	_, err := transport.Apply(t.Context(), adapter.Application{Object: object("ConfigMap", "data"), Generation: 1})
+	if err == nil || !strings.Contains(err.Error(), number) {
+		t.Fatalf("the API server quotes no value: %v", err)
+	}
+	_, err = transport.Apply(t.Context(), adapter.Application{Object: object("Secret", "stringData"), Generation: 1})
+	if err == nil || strings.Contains(err.Error(), number) || !strings.Contains(err.Error(), "field .stringData.pin") {
+		t.Errorf("the error of a Secret is %v", err)
 	}
 }

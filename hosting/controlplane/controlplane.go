@@ -188,6 +188,7 @@ func (a Admin) RESTConfig() (*rest.Config, error) {
 		return nil, fmt.Errorf("kubeconfig of a control plane: %w", err)
 	}
 	config.QPS = -1
+	config.WarningHandler = rest.NoWarnings{} // the log would have them, and a customer's webhook chooses their text
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper { return redirectRefuser{next} })
 	return config, nil
 }

@@ -18,6 +18,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/loop"
+	"atoll.dev/internal/secreterror"
 	realnode "atoll.dev/node"
 )
 
@@ -212,7 +213,8 @@ func (s *watchedPlane) bindToken(ctx context.Context, r joinRequest, state joinS
 	_, err = s.client.Resource(secretResource()).Namespace("kube-system").Patch(ctx, invitationSecret(r.token),
 		types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil {
-		return fmt.Errorf("recording the use of the token of node %s of %s: %w", r.node, s.cluster, err)
+		return fmt.Errorf("recording the use of the token of node %s of %s: %w", r.node, s.cluster,
+			secreterror.Hide(err))
 	}
 	return nil
 }

@@ -129,7 +129,11 @@ func Open(file string) (*Account, error) {
 }
 
 // RESTConfig returns a configuration whose clients send the present token. The caller may change it.
-func (a *Account) RESTConfig() *rest.Config { return rest.CopyConfig(a.rest) }
+func (a *Account) RESTConfig() *rest.Config {
+	config := rest.CopyConfig(a.rest)
+	config.WarningHandler = rest.NoWarnings{} // the log would have them, and a webhook's may quote a Secret
+	return config
+}
 
 // bearer adds the present token to requests.
 type bearer struct {
