@@ -25,7 +25,7 @@
 // second in which something changed, so a restore to a second has every write acknowledged before it, and none that
 // began later than the next sample.
 //
-// The package is a tool: hosting and cli import it. It imports no other package of Atoll but plane's, in its tests.
+// The package is a tool: hosting, local and cli import it. It imports envelope, envelope/kms and internal packages.
 package backup
 
 import (

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"atoll.dev/envelope"
+	"atoll.dev/envelope/kms"
 	"atoll.dev/internal/strictyaml"
 )
 
@@ -21,6 +22,9 @@ type Config struct {
 	// as AWS's programs keep them. A change takes effect with the next request.
 	CredentialsFile string `yaml:"credentials_file"`
 	KeyFile         string `yaml:"key_file"` // see envelope.KeyFile
+	// KMS is unix:///PATH, the socket of a KMS v2 plugin of Kubernetes, which encrypts instead of the key file. A key file
+	// beside it decrypts what was encrypted with it before.
+	KMS string `yaml:"kms"`
 	// LockDays is for how many days Object Lock protects what is stored; 0: not at all. LockMode is governance, the
 	// default, or compliance. See Lock.
 	LockDays int    `yaml:"lock_days"`
@@ -29,20 +33,37 @@ type Config struct {
 	BytesPerSecond int `yaml:"bytes_per_second"`
 }
 
-// ReadConfig reads the file at path, the credentials and the keys that it names.
-func ReadConfig(path string) (*S3, *envelope.KeyFile, error) {
+// ReadConfig reads the file at path, the credentials and the keys that it names. It asks a KMS plugin nothing: as with
+// the store, what needs it fails while it is away, and planes run. The caller closes the keys.
+func ReadConfig(path string) (*S3, kms.Keys, error) {
 	store, c, err := readStore(path)
 	if err != nil {
-		return nil, nil, err
+		return nil, kms.Keys{}, err
 	}
-	if c.KeyFile == "" {
-		return nil, nil, fmt.Errorf("object store: %s: key_file is needed", path)
-	}
-	keys, err := envelope.ReadKeyFile(beside(path, c.KeyFile))
+	keys, err := readKeys(path, c)
 	if err != nil {
-		return nil, nil, err
+		return nil, kms.Keys{}, err
 	}
 	return store, keys, nil
+}
+
+func readKeys(path string, c Config) (none kms.Keys, err error) {
+	if c.KeyFile == "" && c.KMS == "" {
+		return none, fmt.Errorf("object store: %s: key_file or kms is needed", path)
+	}
+	var file *envelope.KeyFile
+	if c.KeyFile != "" {
+		if file, err = envelope.ReadKeyFile(beside(path, c.KeyFile)); err != nil {
+			return none, err
+		}
+	}
+	var plugin *kms.Plugin
+	if c.KMS != "" {
+		if plugin, err = kms.New(c.KMS); err != nil {
+			return none, fmt.Errorf("object store: %s: kms: %w", path, err)
+		}
+	}
+	return kms.NewKeys(file, plugin), nil
 }
 
 // ReadStore reads the file at path and the credentials that it names, for objects that are not encrypted by their

@@ -149,12 +149,15 @@ func TestAnS3StoreThatFailsIsNotBelieved(t *testing.T) {
 }
 
 func TestAWrongConfigurationIsRefused(t *testing.T) {
-	for _, more := range []string{"bukket: x", "bucket: [1]"} {
+	for _, more := range []string{"bukket: x", "bucket: [1]", "kms: tcp://127.0.0.1:1", "kms: unix://socket"} {
 		if _, _, err := ReadConfig(writeConfig(t, "http://127.0.0.1:1", more)); err == nil {
 			t.Errorf("%q was accepted", more)
 		}
 	}
 	path := writeConfig(t, "http://127.0.0.1:1")
+	if _, _, err := ReadConfig(withoutFile(t, path)); err == nil || !strings.Contains(err.Error(), "key_file or kms") {
+		t.Errorf("without keys: %v", err)
+	}
 	keys := filepath.Join(filepath.Dir(path), "keys")
 	if err := os.Chmod(keys, 0o440); err != nil { // as in a pod
 		t.Fatal(err)

@@ -262,7 +262,12 @@ func (r restored) revision() int64 {
 // fetch fetches and checks that no revision is missing.
 func fetch(t *testing.T, store Store, at time.Time) (restored, error) {
 	t.Helper()
-	got, err := Fetch(t.Context(), store, testKeys(t), testPlane, at, t.TempDir())
+	return fetchWith(t, store, testKeys(t), at)
+}
+
+func fetchWith(t *testing.T, store Store, kms envelope.KMS, at time.Time) (restored, error) {
+	t.Helper()
+	got, err := Fetch(t.Context(), store, kms, testPlane, at, t.TempDir())
 	if err != nil {
 		return restored{}, err
 	}

@@ -65,10 +65,11 @@ func (h Home) Restore(ctx context.Context, o RestoreOptions, show func(step stri
 		return r, err
 	}
 	defer closeStore()
-	store, kms, err := backup.ReadConfig(o.Store)
+	store, keys, err := backup.ReadConfig(o.Store)
 	if err != nil {
 		return r, err
 	}
+	defer keys.Close()
 	if o.Region == "" {
 		if o.Region, err = onlyRegion(ctx, store); err != nil {
 			return r, err
@@ -82,7 +83,7 @@ func (h Home) Restore(ctx context.Context, o RestoreOptions, show func(step stri
 	if err != nil {
 		return r, err
 	}
-	fetched, err := region.Fetch(ctx, store, kms, o.Region, o.At, dirs)
+	fetched, err := region.Fetch(ctx, store, keys, o.Region, o.At, dirs)
 	if err != nil {
 		return r, err
 	}
@@ -143,10 +144,11 @@ func serveOwnStore(ctx context.Context, file string) (end func(), err error) {
 
 // isServed reports whether the store that a file names answers.
 func isServed(ctx context.Context, file string) bool {
-	store, _, err := backup.ReadConfig(file)
+	store, keys, err := backup.ReadConfig(file)
 	if err != nil {
 		return false
 	}
+	defer keys.Close()
 	_, err = store.Get(ctx, "no-object")
 	return err == nil || errors.Is(err, backup.ErrNotFound)
 }

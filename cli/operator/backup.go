@@ -60,10 +60,11 @@ func backupList() *cobra.Command {
 		if err != nil {
 			return err
 		}
-		store, _, err := backup.ReadConfig(config)
+		store, keys, err := backup.ReadConfig(config)
 		if err != nil {
 			return err
 		}
+		defer keys.Close()
 		chains, err := backup.Chains(cmd.Context(), store, p)
 		if err != nil {
 			return err
@@ -180,6 +181,7 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	if err != nil {
 		return report, err
 	}
+	defer keys.Close()
 	if err := os.MkdirAll(f.dir, 0o700); err != nil {
 		return report, err
 	}

@@ -73,10 +73,11 @@ func regionBackups() *cobra.Command {
 	_ = cmd.MarkFlagRequired("store")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		store, kms, err := backup.ReadConfig(config)
+		store, keys, err := backup.ReadConfig(config)
 		if err != nil {
 			return err
 		}
+		defer keys.Close()
 		names := args
 		if len(names) == 0 {
 			if names, err = region.Regions(cmd.Context(), store); err != nil {
@@ -85,7 +86,7 @@ func regionBackups() *cobra.Command {
 		}
 		windows := []region.Window{}
 		for _, name := range names {
-			more, err := region.Windows(cmd.Context(), store, kms, name)
+			more, err := region.Windows(cmd.Context(), store, keys, name)
 			if err != nil {
 				return err
 			}

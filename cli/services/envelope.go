@@ -27,49 +27,31 @@ func (f *EnvelopeFlags) Add(flags *pflag.FlagSet) {
 			"beside it opens what was encrypted with it before")
 }
 
-// Envelope is an opened envelope.KMS.
-type Envelope struct {
-	KMS    envelope.KMS // nil: nothing is encrypted
-	file   *envelope.KeyFile
-	plugin *kms.Plugin
-}
-
-// Open reads the key file and connects to the plugin. The caller calls Close.
-func (f *EnvelopeFlags) Open(ctx context.Context) (e Envelope, err error) {
+// Open reads the key file and connects to the plugin. The caller closes the keys.
+func (f *EnvelopeFlags) Open(ctx context.Context) (none kms.Keys, err error) {
+	var file *envelope.KeyFile
 	if f.file != "" {
-		if e.file, err = envelope.ReadKeyFile(f.file); err != nil {
-			return e, fmt.Errorf("--envelope-key-file: %w", err)
+		if file, err = envelope.ReadKeyFile(f.file); err != nil {
+			return none, fmt.Errorf("--envelope-key-file: %w", err)
 		}
-		e.KMS = e.file
 	}
-	if f.kms == "" {
-		return e, nil
+	var plugin *kms.Plugin
+	if f.kms != "" {
+		if plugin, err = kms.Open(ctx, f.kms); err != nil {
+			return none, fmt.Errorf("--envelope-kms: %w", err)
+		}
 	}
-	if e.plugin, err = kms.Open(ctx, f.kms); err != nil {
-		return e, fmt.Errorf("--envelope-kms: %w", err)
-	}
-	e.KMS = e.plugin
-	if e.file != nil {
-		e.KMS = kms.WithKeyFile(e.plugin, e.file)
-	}
-	return e, nil
+	return kms.NewKeys(file, plugin), nil
 }
 
-// Close closes the connection to the plugin.
-func (e Envelope) Close() {
-	if e.plugin != nil {
-		e.plugin.Close()
+// watchKeys reports an invalid key file in the log and by a metric while the service runs, and a plugin that does not
+// answer by a metric.
+func (p *parts) watchKeys(s *System, keys kms.Keys) {
+	if keys.File != nil {
+		p.watchKeyFile(s, keys.File)
 	}
-}
-
-// watchEnvelope reports an invalid key file in the log and by a metric while the service runs, and a plugin that does
-// not answer by a metric.
-func (p *parts) watchEnvelope(s *System, e Envelope) {
-	if e.file != nil {
-		p.watchKeyFile(s, e.file)
-	}
-	if e.plugin != nil {
-		s.Ops.Registry.MustRegister(kmsGauge(e.plugin.Problem))
+	if keys.Plugin != nil {
+		s.Ops.Registry.MustRegister(kmsGauge(keys.Plugin.Problem))
 	}
 }
 
@@ -77,7 +59,7 @@ func (p *parts) watchEnvelope(s *System, e Envelope) {
 func kmsGauge(problem func() error) prometheus.GaugeFunc {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "atoll_kms_unavailable",
-		Help: "1 while the KMS plugin does not answer: keys in memory go on, and a restart fails.",
+		Help: "1 while the KMS plugin does not answer: only what needs no other key than those in memory goes on.",
 	}, func() float64 {
 		if problem() != nil {
 			return 1

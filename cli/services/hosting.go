@@ -19,6 +19,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"atoll.dev/backup"
+	"atoll.dev/envelope/kms"
 	"atoll.dev/hosting"
 	"atoll.dev/hosting/backups"
 	"atoll.dev/hosting/controlplane"
@@ -142,16 +143,17 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	return s.runHosting(p, f)
 }
 
-// newBackups returns the backups of the planes of a runtime; nil when none are made.
-func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtime) (*backups.Backups, error) {
+// newBackups returns the backups of the planes of a runtime, nil when none are made, and their keys, which the caller
+// closes.
+func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtime) (*backups.Backups, kms.Keys, error) {
 	if f.backups == "" {
-		return nil, nil
+		return nil, kms.Keys{}, nil
 	}
 	store, keys, err := backup.ReadConfig(f.backups)
 	if err != nil {
-		return nil, fmt.Errorf("--backups: %w", err)
+		return nil, kms.Keys{}, fmt.Errorf("--backups: %w", err)
 	}
-	p.watchKeyFile(s, keys)
+	p.watchKeys(s, keys)
 	return backups.New(backups.Options{
 		Store: store, KMS: keys, Spool: filepath.Join(f.planes.Dir, "spool"), Log: s.Log, Metrics: s.Ops.Registry,
 		Dir: runtime.Dir, State: runtime.StateDir, Staging: runtime.Staging, Programs: f.planes.Binaries,
@@ -167,7 +169,7 @@ func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtim
 		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
 			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
 		},
-	}), nil
+	}), keys, nil
 }
 
 // newMachines returns the real nodes of this machine; nil when it has no programs for them.
@@ -220,10 +222,11 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 	if machines != nil {
 		pools.Machines, pools.LoadBalancers = machines, machines
 	}
-	planeBackups, err := f.newBackups(s, p, runtime)
+	planeBackups, keys, err := f.newBackups(s, p, runtime)
 	if err != nil {
 		return err
 	}
+	defer keys.Close() // after wait
 	if planeBackups != nil {
 		o.Backups = planeBackups
 		o.Restored = func(ctx context.Context, id controlplane.ID, admin controlplane.Admin) error {

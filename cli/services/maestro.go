@@ -152,7 +152,7 @@ func (m *maestroService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	defer envelope.Close() // after wait
-	p.watchEnvelope(s, envelope)
+	p.watchKeys(s, envelope)
 	m.options.Envelope = envelope.KMS
 	server, err := maestro.New(p.ctx, m.options)
 	if err != nil {

@@ -75,10 +75,11 @@ func (f *regionBackupService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	store, kms, err := backup.ReadConfig(f.store)
+	store, keys, err := backup.ReadConfig(f.store)
 	if err != nil {
 		return err
 	}
+	defer keys.Close() // after wait
 	if f.program == "" {
 		binaries, err := postgres.Find()
 		if err != nil {
@@ -87,7 +88,7 @@ func (f *regionBackupService) start(ctx context.Context, s *System) error {
 		f.program = binaries.Path("pg_basebackup")
 	}
 	c := region.New(region.Options{Region: f.region, Server: dsn, BaseBackup: f.program, Files: f.files,
-		Store: store, KMS: kms, Keep: f.keep, Log: s.Log})
+		Store: store, KMS: keys, Keep: f.keep, Log: s.Log})
 	s.Ops.Check("copy", c.Check)
 	s.Ops.Registry.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "atoll_region_backup_age_seconds",
@@ -103,7 +104,7 @@ func (f *regionBackupService) start(ctx context.Context, s *System) error {
 	if err != nil {
 		return err
 	}
-	p.watchKeyFile(s, kms)
+	p.watchKeys(s, keys)
 	p.run(func(ctx context.Context) error {
 		c.Run(ctx)
 		return nil

@@ -58,9 +58,9 @@ type Plugin struct {
 	problem  atomic.Pointer[error] // of the last call; nil: it was answered
 }
 
-// Open connects to the plugin at an endpoint, unix:///PATH, and asks for its status. The error says what to do when the
-// plugin does not answer or is not well: a process that has nothing in memory cannot work without it.
-func Open(ctx context.Context, endpoint string) (*Plugin, error) {
+// New returns the plugin at an endpoint, unix:///PATH, and asks it nothing, for a service that has other work while
+// the plugin is away. The error is about the endpoint.
+func New(endpoint string) (*Plugin, error) {
 	path, isUnix := strings.CutPrefix(endpoint, "unix://")
 	if !isUnix || !filepath.IsAbs(path) {
 		return nil, fmt.Errorf("KMS plugin %q: its endpoint is unix:///PATH, the socket of a KMS v2 plugin of Kubernetes",
@@ -72,7 +72,16 @@ func Open(ctx context.Context, endpoint string) (*Plugin, error) {
 	if err != nil {
 		return nil, fmt.Errorf("KMS plugin %s: %w", endpoint, err)
 	}
-	p := &Plugin{endpoint: endpoint, conn: conn, client: kmsv2.NewKeyManagementServiceClient(conn)}
+	return &Plugin{endpoint: endpoint, conn: conn, client: kmsv2.NewKeyManagementServiceClient(conn)}, nil
+}
+
+// Open is New, and asks the plugin for its status. The error says what to do when the plugin does not answer or is not
+// well: a process that has nothing in memory cannot work without it.
+func Open(ctx context.Context, endpoint string) (*Plugin, error) {
+	p, err := New(endpoint)
+	if err != nil {
+		return nil, err
+	}
 	if err := p.check(ctx); err != nil {
 		p.Close()
 		return nil, fmt.Errorf("%w; without it nothing that it sealed can be read: start the plugin, see that this user may "+
