@@ -3,9 +3,9 @@ package access
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,6 +17,7 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/store"
 	"atoll.dev/store/auditfeed"
+	"atoll.dev/test/testsite"
 )
 
 // A region goes from a key in the file to a key that a KMS plugin has wrapped, and back. The file has no key in clear
@@ -33,6 +34,11 @@ func TestASealKeyIsWrappedByAPlugin(t *testing.T) {
 		next, err := k.AddSealKey(ctx, place)
 		if err != nil {
 			t.Fatal(err)
+		}
+		for _, p := range processes { // the command waits until each has read the file
+			if _, err := p.sealer.awaitCurrent(0); err != nil {
+				t.Fatal(err)
+			}
 		}
 		if err := k.PromoteSealKey(ctx, next); err != nil {
 			t.Fatal(err)
@@ -55,15 +61,15 @@ func TestASealKeyIsWrappedByAPlugin(t *testing.T) {
 		if _, known, err := fresh.Lookup(pair); !known || err != nil || unusable.Load() > 0 {
 			t.Errorf("place %q: the key pair is known: %v, %v; %d are unusable", place, known, err, unusable.Load())
 		}
-		for processes = append(processes, fresh); ; <-progress { // each goes on with the key of this rotation
-			lagging := slices.ContainsFunc(processes, func(p *KeyStore) bool {
-				_, known, err := p.Lookup(pair)
-				return !known || err != nil
-			})
-			if !lagging {
-				break
+		processes = append(processes, fresh)
+		testsite.Eventually(t, "each process goes on with the key of this rotation", func() error {
+			for i, p := range processes {
+				if _, known, err := p.Lookup(pair); !known || err != nil {
+					return fmt.Errorf("process %d: the key pair is known: %v, %v", i, known, err)
+				}
 			}
-		}
+			return nil
+		})
 	}
 }
 
