@@ -117,10 +117,10 @@ type group struct {
 	dirs    map[string]string
 }
 
-func (c *cgroups) group(id controlplane.ID) group {
+func (c *cgroups) group(slot controlplane.ID) group {
 	g := group{version: c.version, dirs: map[string]string{}}
 	for controller, root := range c.roots {
-		g.dirs[controller] = filepath.Join(root, id.Namespace+"."+id.Name)
+		g.dirs[controller] = filepath.Join(root, slot.Namespace+"."+slot.Name)
 	}
 	return g
 }

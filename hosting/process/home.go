@@ -23,8 +23,10 @@ import (
 //	hosting.lock                         locked by the runtime that is open
 //	layout                               see migrate
 //	planes/NAMESPACE/NAME/               a plane's data directory, of atoll-kube: the plane writes there
+//	planes/_warm/SLOT/                   the same, of a plane that is or was warm
 //	state/NAMESPACE/NAME/                what the runtime keeps about a plane: no plane writes there
 //	state/NAMESPACE/NAME/hosting.json    record
+//	state/NAMESPACE/NAME/slot            SLOT, of a plane that was warm: see slotOf
 //	state/NAMESPACE/NAME/plane.log, plane.log.1
 //	state/NAMESPACE/NAME/restored-ID/    see replaceData and copyData
 //
@@ -37,8 +39,11 @@ const (
 	stateName  = "state"
 )
 
+// plane returns the data directory of a plane. Of a plane whose slot cannot be read, it returns a directory that does
+// not exist: newRunner returns the error, and no plane starts.
 func (h home) plane(id controlplane.ID) string {
-	return filepath.Join(h.dir, planesName, id.Namespace, id.Name)
+	slot, _ := h.slotOf(id)
+	return h.slotDir(slot)
 }
 
 func (h home) state(id controlplane.ID) string {
@@ -72,7 +77,7 @@ func (h home) lock() (unlock func(), err error) {
 	return func() { f.Close() }, nil
 }
 
-// planes lists the planes that have a directory of either kind.
+// planes lists the planes that have a directory of either kind, without warm ones.
 func (h home) planes() []controlplane.ID {
 	paths, _ := filepath.Glob(filepath.Join(h.dir, planesName, "*", "*"))
 	more, _ := filepath.Glob(filepath.Join(h.dir, stateName, "*", "*"))
@@ -80,7 +85,7 @@ func (h home) planes() []controlplane.ID {
 	seen := map[controlplane.ID]bool{}
 	for _, p := range slices.Concat(paths, more) {
 		id := controlplane.ID{Namespace: filepath.Base(filepath.Dir(p)), Name: filepath.Base(p)}
-		if !seen[id] {
+		if !seen[id] && !id.IsWarm() {
 			seen[id] = true
 			ids = append(ids, id)
 		}
@@ -98,9 +103,16 @@ func (h home) hasData(id controlplane.ID) bool {
 // remove deletes a plane's directories; its process must have ended. The state goes last: as long as it is there, the
 // plane is listed.
 func (h home) remove(id controlplane.ID) error {
-	for _, dir := range []string{h.plane(id), h.state(id)} {
+	slot, err := h.slotOf(id)
+	if err != nil {
+		return err
+	}
+	for _, dir := range []string{h.slotDir(slot), h.state(id)} {
 		if err := os.RemoveAll(dir); err != nil {
 			return err
+		}
+		if filepath.Base(filepath.Dir(dir)) == controlplane.WarmNamespace {
+			continue // giveState needs that directory at the same time
 		}
 		err := os.Remove(filepath.Dir(dir))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENOTEMPTY) {

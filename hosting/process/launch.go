@@ -43,7 +43,7 @@ func (x *runner) adopt(ctx context.Context) error {
 // anything there, and must not live on for that.
 func (x *runner) killStrays() error {
 	isOurs := func(int) bool { return false }
-	if g, ok := x.runtime.group(x.id); ok {
+	if g, ok := x.runtime.group(x.slot); ok {
 		isOurs = func(pid int) bool { return slices.Contains(g.processes(), pid) }
 	}
 	x.log.Warn("the lock of a plane names no process of the plane; all of its processes are ended")
@@ -69,7 +69,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return unix.EADDRINUSE // fail shows it, and the next launch chooses another port
 	}
 	if next.Port == 0 || x.portTaken {
-		port, err := x.runtime.ports.choose(x.id)
+		port, err := x.runtime.ports.choose(x.slot)
 		if err != nil {
 			return err
 		}
@@ -90,7 +90,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return err
 	}
 	if shut.HasUser {
-		shut.User = x.runtime.users.choose(x.runtime.o.Dir, x.id, next.User)
+		shut.User = x.runtime.users.choose(x.runtime.o.Dir, x.slot, next.User)
 	}
 	if shut.User, err = x.giveFiles(shut.User); err != nil {
 		return fmt.Errorf("the owner of the plane's files: %w", err)
@@ -120,13 +120,13 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 }
 
 // environment returns the variables that a plane gets besides the runtime's own
-// environment. The mark of a region's processes (decision 001) gets the plane's name,
+// environment. The mark of a region's processes (decision 001) gets the plane's slot,
 // so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
 	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", x.softLimit()),
 		fmt.Sprintf("ATOLL_MAX_REQUESTS=%d", x.record.Size.Limits().Requests)}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
-		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.id.String())
+		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.slot.String())
 	}
 	return env
 }

@@ -17,7 +17,7 @@ const (
 	lastPort  = 32767
 )
 
-// ports assigns loopback ports, each to one plane.
+// ports assigns loopback ports, each to one plane, by the planes' slots.
 type ports struct {
 	first, last int
 
@@ -29,47 +29,47 @@ func address(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Ito
 
 // claim reserves the port that a plane had, whatever listens there now: that may
 // be the plane itself. It returns false when another plane has the port.
-func (p *ports) claim(id controlplane.ID, port int) bool {
+func (p *ports) claim(slot controlplane.ID, port int) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if holder, ok := p.taken[port]; ok && holder != id {
+	if holder, ok := p.taken[port]; ok && holder != slot {
 		return false
 	}
-	p.taken[port] = id
+	p.taken[port] = slot
 	return true
 }
 
 // choose reserves a free port for a plane, never its present port. The search begins
-// at a hash of the id, so that several runtimes on one machine rarely collide.
-func (p *ports) choose(id controlplane.ID) (int, error) {
+// at a hash of the slot, so that several runtimes on one machine rarely collide.
+func (p *ports) choose(slot controlplane.ID) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var before int
 	for port, holder := range p.taken {
-		if holder == id {
+		if holder == slot {
 			before = port
 			delete(p.taken, port)
 		}
 	}
 	h := fnv.New32a()
-	h.Write([]byte(id.String()))
+	h.Write([]byte(slot.String()))
 	n := p.last - p.first + 1
 	for i := range n {
 		port := p.first + (int(h.Sum32()%uint32(n))+i)%n
 		if _, taken := p.taken[port]; taken || port == before || !isFree(port) {
 			continue
 		}
-		p.taken[port] = id
+		p.taken[port] = slot
 		return port, nil
 	}
 	return 0, fmt.Errorf("no port from %d to %d is free", p.first, p.last)
 }
 
-func (p *ports) release(id controlplane.ID) {
+func (p *ports) release(slot controlplane.ID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for port, holder := range p.taken {
-		if holder == id {
+		if holder == slot {
 			delete(p.taken, port)
 		}
 	}

@@ -121,13 +121,7 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 	}
 	r.openCgroups()
 	for _, id := range r.home.planes() {
-		// A damaged record is an error of Observe.
-		if record, err := readRecord(r.home.state(id)); err == nil && record.Port != 0 {
-			r.ports.claim(id, record.Port)
-			if record.User != 0 {
-				r.users.choose(r.o.Dir, id, record.User)
-			}
-		}
+		r.claimPlaces(id)
 	}
 	r.mu.Lock()
 	r.ctx, r.changed = ctx, changed
@@ -138,7 +132,23 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 	}, nil
 }
 
-// List returns the planes that have a directory.
+// claimPlaces reserves the port and the user that a plane had. A damaged record or slot is an error of Observe.
+func (r *Runtime) claimPlaces(id controlplane.ID) {
+	slot, err := r.home.slotOf(id)
+	if err != nil {
+		return
+	}
+	record, err := readRecord(r.home.state(id))
+	if err != nil || record.Port == 0 {
+		return
+	}
+	r.ports.claim(slot, record.Port)
+	if record.User != 0 {
+		r.users.choose(r.o.Dir, slot, record.User)
+	}
+}
+
+// List returns the planes that have a directory, without warm ones.
 func (r *Runtime) List() []controlplane.ID { return r.home.planes() }
 
 // Dir is the data directory of a plane, whether or not it exists. The plane writes there.
@@ -189,6 +199,9 @@ func (r *Runtime) Sleep(id controlplane.ID) error {
 // Discard ends a plane and deletes its data. It returns false while the process
 // ends; changed is called when it has ended.
 func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
+	if _, err := r.home.slotOf(id); err != nil {
+		return false, err // nobody knows where the data is
+	}
 	x, err := r.runner(id)
 	if err != nil { // the damaged record is deleted with everything else
 		if err := os.Remove(recordPath(r.home.state(id))); err != nil {
@@ -212,9 +225,9 @@ func (r *Runtime) Discard(id controlplane.ID) (done bool, err error) {
 	r.mu.Lock()
 	delete(r.runners, id)
 	r.mu.Unlock()
-	r.ports.release(id)
-	r.users.release(id)
-	if g, ok := r.group(id); ok {
+	r.ports.release(x.slot)
+	r.users.release(x.slot)
+	if g, ok := r.group(x.slot); ok {
 		g.remove()
 	}
 	return true, nil

@@ -20,12 +20,12 @@ const restLimit = 10 * time.Second
 // was taken over on a machine without all walls may. No process of the plane exists afterwards, or endRest returns an
 // error.
 func (x *runner) endRest() error {
-	group, isLimited := x.runtime.group(x.id)
+	group, isLimited := x.runtime.group(x.slot)
 	if isLimited {
 		_ = group.set("pids", "pids.max", "0") // no more processes; the next start sets the limit again
 	}
 	user := 0
-	if os.Geteuid() == 0 && x.runtime.users.isHeld(x.record.User, x.id) {
+	if os.Geteuid() == 0 && x.runtime.users.isHeld(x.record.User, x.slot) {
 		user = x.record.User
 	}
 	isOurs := func(pid int) bool {

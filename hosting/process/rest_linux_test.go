@@ -42,8 +42,8 @@ func TestAPlaneLeavesNoProcessBehind(t *testing.T) {
 		r := openHome(t, t.TempDir())
 		user := r.users.choose(r.o.Dir, id, 0)
 		other := r.users.choose(r.o.Dir, neighbour, 0)
-		x := &runner{runtime: r, id: id, dir: r.home.plane(id), state: r.home.state(id), log: slog.New(slog.DiscardHandler),
-			record: record{User: user}}
+		x := &runner{runtime: r, id: id, slot: id, dir: r.home.plane(id), state: r.home.state(id),
+			log: slog.New(slog.DiscardHandler), record: record{User: user}}
 		if err := os.MkdirAll(x.dir, 0o700); err != nil {
 			t.Fatal(err)
 		}

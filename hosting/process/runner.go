@@ -48,8 +48,9 @@ func (g goal) equal(other goal) bool {
 type runner struct {
 	runtime *Runtime
 	id      controlplane.ID
-	dir     string // of the plane
-	state   string // directory of what the runtime keeps about the plane
+	slot    controlplane.ID // see slotOf
+	dir     string          // of the plane
+	state   string          // directory of what the runtime keeps about the plane
 	log     *slog.Logger
 	poke    chan struct{} // holds one after a change of the goal
 	done    chan struct{} // closed when run has returned
@@ -78,16 +79,20 @@ type runner struct {
 
 // newRunner reads the record of an earlier runtime. It does nothing else before run.
 func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
-	dir, state := r.home.plane(id), r.home.state(id)
+	slot, err := r.home.slotOf(id)
+	if err != nil {
+		return nil, err
+	}
+	dir, state := r.home.slotDir(slot), r.home.state(id)
 	record, err := readRecord(state)
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", id, err)
 	}
-	if record.Port != 0 && !r.ports.claim(id, record.Port) {
+	if record.Port != 0 && !r.ports.claim(slot, record.Port) {
 		record.Port = 0
 	}
 	x := &runner{
-		runtime: r, id: id, dir: dir, state: state, log: r.o.Log.With("plane", id.String()), record: record,
+		runtime: r, id: id, slot: slot, dir: dir, state: state, log: r.o.Log.With("plane", id.String()), record: record,
 		poke: make(chan struct{}, 1), done: make(chan struct{}), need: cluster.SizeNeed{Wanted: record.Wanted},
 	}
 	x.seen = controlplane.Observation{State: controlplane.Down, LastStart: record.lastStart(), Backend: record.backend(),
@@ -294,7 +299,7 @@ func (x *runner) halt(ctx context.Context, a action) error {
 	if err := x.endRest(); err != nil {
 		return err
 	}
-	if g, ok := x.runtime.group(x.id); ok {
+	if g, ok := x.runtime.group(x.slot); ok {
 		g.remove()
 	}
 	return nil

@@ -90,7 +90,7 @@ func (x *runner) holdSize(ordered cluster.Size) error {
 // holdLimits gives the plane's limits to the kernel unless the kernel has them. The kernel may refuse them; the
 // observation shows that, and the next measurement tries again.
 func (x *runner) holdLimits() {
-	g, ok := x.runtime.group(x.id)
+	g, ok := x.runtime.group(x.slot)
 	if !ok || x.process == nil || x.limited && x.held == x.limits() {
 		return
 	}

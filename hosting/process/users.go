@@ -17,23 +17,23 @@ import (
 	"atoll.dev/plane"
 )
 
-// users assigns user ids, each to one plane. The zero value is ready.
+// users assigns user ids, each to one plane, by the planes' slots. The zero value is ready.
 type users struct {
 	mu    sync.Mutex
 	taken map[int]controlplane.ID
 }
 
 // choose reserves an id for a plane: the one that it had, unless another plane has that, otherwise one that follows
-// from the home and the plane. So the planes of two homes on one machine get different ids, but for one chance in 2^27.
-func (u *users) choose(home string, id controlplane.ID, had int) int {
+// from the home and the slot. So the planes of two homes on one machine get different ids, but for one chance in 2^27.
+func (u *users) choose(home string, slot controlplane.ID, had int) int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.taken == nil {
 		u.taken = map[int]controlplane.ID{}
 	}
-	u.remove(id)
+	u.remove(slot)
 	h := fnv.New32a()
-	h.Write([]byte(home + "\x00" + id.String()))
+	h.Write([]byte(home + "\x00" + slot.String()))
 	user := had
 	if user < plane.FirstUser || user >= plane.FirstUser+plane.Users {
 		user = plane.FirstUser + int(h.Sum32()%plane.Users)
@@ -42,8 +42,8 @@ func (u *users) choose(home string, id controlplane.ID, had int) int {
 		if user == plane.FirstUser { // for trials
 			user++
 		}
-		if holder, isTaken := u.taken[user]; !isTaken || holder == id {
-			u.taken[user] = id
+		if holder, isTaken := u.taken[user]; !isTaken || holder == slot {
+			u.taken[user] = slot
 			return user
 		}
 		user = plane.FirstUser + (user-plane.FirstUser+1)%plane.Users
@@ -51,24 +51,24 @@ func (u *users) choose(home string, id controlplane.ID, had int) int {
 }
 
 // isHeld reports whether an id is that of a plane.
-func (u *users) isHeld(user int, id controlplane.ID) bool {
+func (u *users) isHeld(user int, slot controlplane.ID) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	holder, isTaken := u.taken[user]
-	return isTaken && holder == id
+	return isTaken && holder == slot
 }
 
 // release gives a plane's id back.
-func (u *users) release(id controlplane.ID) {
+func (u *users) release(slot controlplane.ID) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.remove(id)
+	u.remove(slot)
 }
 
 // remove gives a plane's id back. The caller holds mu.
-func (u *users) remove(id controlplane.ID) {
+func (u *users) remove(slot controlplane.ID) {
 	for user, holder := range u.taken {
-		if holder == id {
+		if holder == slot {
 			delete(u.taken, user)
 		}
 	}

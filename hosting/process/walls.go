@@ -109,7 +109,7 @@ func (r *Runtime) openCgroups() {
 // not stand. A place that the kernel refuses is tried again by holdLimits.
 func (x *runner) place(p *plane.Process) {
 	x.limited = false
-	g, ok := x.runtime.group(x.id)
+	g, ok := x.runtime.group(x.slot)
 	if !ok {
 		return
 	}
@@ -127,7 +127,7 @@ func (x *runner) place(p *plane.Process) {
 
 // exited returns why the plane's process ended.
 func (x *runner) exited(p *plane.Process) error {
-	if g, ok := x.runtime.group(x.id); ok && x.limited && g.killed() > x.killed {
+	if g, ok := x.runtime.group(x.slot); ok && x.limited && g.killed() > x.killed {
 		err := fmt.Errorf("%w of %d MiB", errOutOfMemory, x.limits().Memory>>20)
 		return errors.Join(err, x.recordOutOfMemory(time.Now()))
 	}
@@ -146,10 +146,10 @@ func (x *runner) standingWalls(p *plane.Process) []string {
 	return standing
 }
 
-// group returns a plane's control group; false when there are none.
-func (r *Runtime) group(id controlplane.ID) (group, bool) {
+// group returns the control group of a slot; false when there are none.
+func (r *Runtime) group(slot controlplane.ID) (group, bool) {
 	if r.cgroups == nil {
 		return group{}, false
 	}
-	return r.cgroups.group(id), true
+	return r.cgroups.group(slot), true
 }
