@@ -66,6 +66,9 @@ type State struct {
 	// Azure means that the region also serves Azure Resource Manager, for which a stand-in runs.
 	Azure bool `json:"azure,omitempty"`
 
+	// WarmPlanes is how many planes wait for new clusters on each management cluster.
+	WarmPlanes int `json:"warm_planes,omitempty"`
+
 	// Backups means that customers' planes are backed up to an object store, which is a process of the region.
 	Backups bool `json:"backups,omitempty"`
 

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -45,6 +46,9 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 	}
 	if t.st.Azure {
 		args = append(args, "--issuer-networks", "127.0.0.0/8") // the stand-in for Entra is an issuer, too
+	}
+	if t.st.WarmPlanes > 0 {
+		args = append(args, "--warm-planes", strconv.Itoa(t.st.WarmPlanes))
 	}
 	args = append(args, t.nodeArgs(mc)...)
 	return t.completeService(Spec{
@@ -145,18 +149,39 @@ func (h Home) planes(homeID string) []PlaneStatus {
 			continue
 		}
 		namespace, hc, _ := strings.Cut(strings.TrimPrefix(name, owner+"/"), "/")
-		if strings.HasPrefix(namespace, "_") { // no namespace begins so: it is the scratch plane of a restore drill
+		dir := filepath.Join(h.hostingDir(cluster.ManagementCluster(mc)), "planes", namespace, hc)
+		if namespace == warmNamespace {
+			namespace, hc = h.ownerOfSlot(cluster.ManagementCluster(mc), hc)
+		}
+		// No namespace begins so: it is the scratch plane of a restore drill, or a warm plane that no cluster has.
+		if strings.HasPrefix(namespace, "_") {
 			continue
 		}
 		list = append(list, PlaneStatus{ManagementCluster: cluster.ManagementCluster(mc), Namespace: namespace,
 			HostedCluster: hc, PID: pid, RSSBytes: residentBytes(name, pid), PSSBytes: proportionalBytes(pid),
-			Walls: wallsOf(filepath.Join(h.hostingDir(cluster.ManagementCluster(mc)), "planes", namespace, hc), pid)})
+			Walls: wallsOf(dir, pid)})
 	}
 	slices.SortFunc(list, func(a, b PlaneStatus) int {
 		return cmp.Or(cmp.Compare(a.ManagementCluster, b.ManagementCluster),
 			cmp.Compare(a.HostedCluster, b.HostedCluster))
 	})
 	return list
+}
+
+// warmNamespace is where hosting has planes that wait for a cluster, below "planes" and "state". The directory of a
+// plane below "planes" stays there when a cluster gets it, and the file "slot" in the plane's state names it.
+const warmNamespace = "_warm"
+
+// ownerOfSlot returns the plane that has a slot of warm planes: namespace and name of its HostedCluster, or the warm
+// plane itself.
+func (h Home) ownerOfSlot(mc cluster.ManagementCluster, slot string) (namespace, hc string) {
+	files, _ := filepath.Glob(filepath.Join(h.hostingDir(mc), "state", "*", "*", "slot"))
+	for _, f := range files {
+		if content, err := os.ReadFile(f); err == nil && strings.TrimSpace(string(content)) == slot {
+			return filepath.Base(filepath.Dir(filepath.Dir(f))), filepath.Base(filepath.Dir(f))
+		}
+	}
+	return warmNamespace, slot
 }
 
 // wallsOf returns the walls around a plane that is ready: those that its process reports, and "memory" when the process
@@ -216,6 +241,9 @@ func (h Home) planeLogs() map[string]string {
 	paths, _ := filepath.Glob(h.Path("management", "*", "hosting", "state", "*", "*", "plane.log"))
 	logs := map[string]string{}
 	for _, p := range paths {
+		if strings.HasPrefix(filepath.Base(filepath.Dir(filepath.Dir(p))), "_") { // no customer's
+			continue
+		}
 		logs[filepath.Base(filepath.Dir(p))] = p
 	}
 	return logs

@@ -19,6 +19,7 @@ type UpOptions struct {
 	Environment        string  // of the declaration; "" for a region without one
 	Insecure           *bool   // State.Insecure, nil as it is
 	Azure              *bool   // State.Azure, nil as it is
+	WarmPlanes         *int    // State.WarmPlanes, nil as it is
 	Backups            *bool   // State.Backups, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	Nodes              *string // State.Nodes, nil as it is
@@ -137,7 +138,9 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 				len(st.Clusters))
 	}
 	err = errors.Join(changeBeforeStart(h, "insecure-listen", &st.Insecure, opts.Insecure),
-		changeBeforeStart(h, "azure", &st.Azure, opts.Azure), changeBeforeStart(h, "backups", &st.Backups, opts.Backups),
+		changeBeforeStart(h, "azure", &st.Azure, opts.Azure),
+		changeBeforeStart(h, "warm-planes", &st.WarmPlanes, opts.WarmPlanes),
+		changeBeforeStart(h, "backups", &st.Backups, opts.Backups),
 		changeBeforeStart(h, "traces", &st.Traces, opts.Traces), changeBeforeStart(h, "nodes", &st.Nodes, opts.Nodes))
 	if err != nil {
 		return st, nil, err

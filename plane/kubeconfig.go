@@ -25,7 +25,8 @@ var ErrKubeconfig = errors.New("the plane's kubeconfig is not as a plane writes 
 // Kubeconfig returns the administrator's kubeconfig. The plane wrote the file, and its reader may have more rights than
 // the plane. So the kubeconfig is made anew from four fields: the server, which must be that of the configuration when
 // it has an address, and the bytes of authority, certificate and key. A file with anything else, such as a command, a
-// path, a proxy or a token, is ErrKubeconfig.
+// path, a proxy or a token, is ErrKubeconfig. Cluster, user and context get the configuration's name: the plane may
+// have been started with another one.
 func (c Config) Kubeconfig() ([]byte, error) {
 	content, err := beneath.Read(c.Dir, kubeconfigName, kubeconfigLimit)
 	if err != nil {
@@ -56,6 +57,12 @@ func (c Config) Kubeconfig() ([]byte, error) {
 	made.CurrentContext = name
 	if !isSame(got, made) {
 		return nil, fmt.Errorf("plane %s: %w: it has further fields", c.Dir, ErrKubeconfig)
+	}
+	if c.Name != "" && c.Name != name {
+		made.Clusters = map[string]*clientcmdapi.Cluster{c.Name: made.Clusters[name]}
+		made.AuthInfos = map[string]*clientcmdapi.AuthInfo{c.Name: made.AuthInfos[name]}
+		made.Contexts = map[string]*clientcmdapi.Context{c.Name: {Cluster: c.Name, AuthInfo: c.Name}}
+		made.CurrentContext = c.Name
 	}
 	return clientcmd.Write(*made)
 }

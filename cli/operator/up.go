@@ -18,6 +18,7 @@ func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
 	var detach, insecure, azure, backups bool
 	var traces, nodes string
+	var warmPlanes int
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -47,6 +48,9 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 			}
 			if cmd.Flags().Changed("azure") {
 				opts.Azure = &azure
+			}
+			if cmd.Flags().Changed("warm-planes") {
+				opts.WarmPlanes = &warmPlanes
 			}
 			if cmd.Flags().Changed("backups") {
 				opts.Backups = &backups
@@ -78,6 +82,9 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 		"clusters are backed up continuously to an object store on this machine, which is lost with the machine: in "+
 			"production, atoll hosting --backups names a real store in another account (default: as it is, no in a new "+
 			"region)")
+	cmd.Flags().IntVar(&warmPlanes, "warm-planes", 0,
+		"planes that run and wait for new clusters, on each management cluster: see atoll hosting --help (default: as it "+
+			"is, none in a new region)")
 	cmd.Flags().StringVar(&nodes, "nodes", "",
 		"what makes the nodes of a node pool that names no provider: simulated, or local, which runs pods and needs root "+
 			"and make nodes: see atoll node preflight (default: as it is, simulated in a new region)")

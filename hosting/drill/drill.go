@@ -106,7 +106,7 @@ func New(o Options) *Drills {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	if o.Machine == nil {
-		o.Machine = readMachine
+		o.Machine = ReadMachine
 	}
 	if o.Renew == nil {
 		o.Renew = func(controlplane.ID) {}

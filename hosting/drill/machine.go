@@ -15,8 +15,8 @@ type Machine struct {
 	Load   float64 // processes that want to run, for each processor, in the last minute
 }
 
-// readMachine reads the present Machine from the kernel.
-func readMachine() (m Machine, err error) {
+// ReadMachine reads the present Machine from the kernel.
+func ReadMachine() (m Machine, err error) {
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		return m, fmt.Errorf("the memory of this machine: %w", err)

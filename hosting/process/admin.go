@@ -28,7 +28,8 @@ func (r *Runtime) Client(id controlplane.ID) (controlplane.Admin, error) {
 	if o.State != controlplane.Ready {
 		return controlplane.Admin{}, fmt.Errorf("plane %s is %s: %w", id, o.State, controlplane.ErrNotServing)
 	}
-	admin, err := AdminOf(plane.Config{Dir: x.dir, Address: o.Backend, ExternalHosts: o.LastStart.ServerNames})
+	admin, err := AdminOf(plane.Config{Name: x.currentGoal().spec.Name, Dir: x.dir, Address: o.Backend,
+		ExternalHosts: o.LastStart.ServerNames})
 	if err != nil {
 		return controlplane.Admin{}, fmt.Errorf("plane %s: %w", id, err)
 	}

@@ -107,7 +107,7 @@ func (x *runner) showStarted(p *plane.Process) {
 
 // markReady records that the plane is ready and shows it.
 func (x *runner) markReady(p *plane.Process, begun time.Time) error {
-	if !p.Adopted && !x.id.IsScratch() && x.observation().ReadySince.IsZero() {
+	if !p.Adopted && x.isCustomers() && x.observation().ReadySince.IsZero() {
 		x.runtime.metrics.starts.Observe(time.Since(begun).Seconds())
 	}
 	if !x.record.Born || x.record.Served != x.record.Release {

@@ -145,6 +145,9 @@ type record struct {
 }
 
 func (r record) lastStart() controlplane.LastStart {
+	if r.isUnnamed() { // it was not ready as the cluster's plane
+		return controlplane.LastStart{Release: r.Release, ServiceCIDR: r.ServiceCIDR}
+	}
 	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born,
 		Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy,
 		Rotations: r.Rotations}
@@ -155,6 +158,10 @@ func (r record) follows(spec controlplane.Spec) bool {
 	return r.Release == spec.Release && r.Data == spec.Data && r.Emulated == spec.EmulatedVersion &&
 		r.Rotations == spec.Rotations && slices.Equal(r.Hosts, spec.ServerNames)
 }
+
+// isUnnamed reports whether the record has the wildcard name of a warm plane: the record of a cluster's plane has it
+// from its adoption until nameRecord.
+func (r record) isUnnamed() bool { return slices.ContainsFunc(r.Hosts, isWildcard) }
 
 // backend is HOST:PORT of the API server, "" before a port was chosen.
 func (r record) backend() string {

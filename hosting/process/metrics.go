@@ -9,8 +9,8 @@ type metrics struct {
 	failures *prometheus.CounterVec
 }
 
-// newMetrics registers the metrics with reg, if there is one.
-func newMetrics(reg prometheus.Registerer) *metrics {
+// newMetrics registers the metrics with reg, if there is one. warm counts the warm planes that a cluster can get.
+func newMetrics(reg prometheus.Registerer, warm func() float64) *metrics {
 	m := &metrics{
 		starts: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "atoll_hosting_plane_start_seconds", Help: "From a plane's start until it is ready.",
@@ -21,7 +21,9 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"reason"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.starts, m.failures)
+		reg.MustRegister(m.starts, m.failures, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "atoll_hosting_warm_planes", Help: "Ready planes that belong to no cluster yet.",
+		}, warm))
 	}
 	return m
 }

@@ -14,8 +14,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"os"
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -40,6 +42,7 @@ type Options struct {
 	FirstPort, LastPort int // of the planes, on loopback; default 30000 to 32767
 	Starts              int // planes that start at once; default two for each processor
 	Probes              Probes
+	Warm                Warm // default: there are no warm planes
 
 	Log     *slog.Logger          // default: none
 	Metrics prometheus.Registerer // default: none
@@ -72,6 +75,7 @@ type Runtime struct {
 	walls   walls
 	users   users
 	cgroups *cgroups // nil: none can be made
+	pool    *pool    // of warm planes
 
 	mu      sync.Mutex
 	ctx     context.Context // of Open: the runners end with it
@@ -96,11 +100,16 @@ func New(o Options) (*Runtime, error) {
 	}
 	o.Probes = o.Probes.withDefaults()
 	o.Limits = withDefaults(o.Limits)
-	return &Runtime{
-		o: o, home: home{o.Dir}, starts: make(chan struct{}, o.Starts), metrics: newMetrics(o.Metrics),
+	if o.Warm.Memory == nil {
+		o.Warm.Memory = func() (int64, error) { return math.MaxInt64, nil }
+	}
+	r := &Runtime{
+		o: o, home: home{o.Dir}, starts: make(chan struct{}, o.Starts),
 		ports:   &ports{first: o.FirstPort, last: o.LastPort, taken: map[int]controlplane.ID{}},
-		runners: map[controlplane.ID]*runner{},
-	}, nil
+		runners: map[controlplane.ID]*runner{}, pool: newPool(),
+	}
+	r.metrics = newMetrics(o.Metrics, r.countWarm)
+	return r, nil
 }
 
 // Open locks the data directory for this runtime and reserves the ports of the
@@ -120,12 +129,14 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 		return nil, fmt.Errorf("the planes' directory gets its present form: %w", err)
 	}
 	r.openCgroups()
-	for _, id := range r.home.planes() {
+	for _, id := range slices.Concat(r.home.planes(), r.home.warmPlanes()) {
 		r.claimPlaces(id)
 	}
 	r.mu.Lock()
 	r.ctx, r.changed = ctx, changed
 	r.mu.Unlock()
+	r.openPool()
+	r.running.Go(func() { r.keepPool(ctx) })
 	return func() {
 		r.running.Wait()
 		unlock()
@@ -172,7 +183,7 @@ func (r *Runtime) Observe(id controlplane.ID) (controlplane.Observation, error) 
 
 // Ensure has a plane run as spec requires. It returns a *controlplane.Failure, and
 // changes nothing, when a plane runs and the program of another release, which
-// should replace it, cannot be run.
+// should replace it, cannot be run. A plane that never started gets a warm plane, if there is one that fits.
 func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {
 	x, err := r.runner(id)
 	if err != nil {
@@ -183,6 +194,9 @@ func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {
 		if err := checkRunnable(r.o.Binaries[spec.Release]); err != nil {
 			return newFailure(err)
 		}
+	}
+	if x, err = r.giveWarm(x, spec); err != nil {
+		return err
 	}
 	return r.pursue(x, goal{action: run, spec: spec})
 }
@@ -274,8 +288,12 @@ func (r *Runtime) pursue(x *runner, g goal) error {
 	return nil
 }
 
-// notify calls the function that Open was given.
+// notify calls the function that Open was given. That of a warm plane wakes the pool instead.
 func (r *Runtime) notify(id controlplane.ID) {
+	if id.IsWarm() {
+		r.pool.poke()
+		return
+	}
 	r.mu.Lock()
 	changed := r.changed
 	r.mu.Unlock()

@@ -51,6 +51,7 @@ func TestTheRuntimePassesTheSuite(t *testing.T) {
 
 // killAll ends the planes that a failed run has left.
 func killAll(t *testing.T, o process.Options) {
+	o.Metrics = nil
 	r, err := process.New(o)
 	if err != nil {
 		t.Fatal(err)

@@ -104,6 +104,9 @@ func newRunner(r *Runtime, id controlplane.ID) (*runner, error) {
 	return x, nil
 }
 
+// isCustomers reports whether the plane is a customer's: neither a scratch plane nor a warm one.
+func (x *runner) isCustomers() bool { return !x.id.IsScratch() && !x.id.IsWarm() }
+
 // set gives the runner a goal.
 func (x *runner) set(g goal) {
 	x.mu.Lock()
@@ -204,7 +207,7 @@ func (x *runner) fail(err error, g goal) time.Duration {
 	f.Count, f.Release = x.failures, g.spec.Release
 	x.portTaken = x.portTaken || f.Reason == controlplane.PortTaken
 	x.log.Warn("a plane failed and is started again", "reason", f.Reason, "failures", f.Count, "error", err)
-	if !x.id.IsScratch() {
+	if x.isCustomers() {
 		x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
 	}
 	x.shownPID = 0
@@ -218,6 +221,9 @@ func (x *runner) fail(err error, g goal) time.Duration {
 // or ctx ends, and an error when the plane fails.
 func (x *runner) serve(ctx context.Context, g goal) error {
 	if err := x.adopt(ctx); err != nil {
+		return err
+	}
+	if err := x.nameRecord(g.spec.ServerNames); err != nil {
 		return err
 	}
 	if x.process != nil && !x.record.follows(g.spec) {
@@ -245,9 +251,9 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 
 // acquireSlot waits for a place among the planes that start: many planes that
 // start at once only slow each other down. It returns false when the goal
-// changed before. A scratch plane takes no place: no customer's plane waits for it.
+// changed before. A plane that is no customer's takes no place: no customer's plane waits for it.
 func (x *runner) acquireSlot(ctx context.Context, g goal) bool {
-	if x.id.IsScratch() {
+	if !x.isCustomers() {
 		return true
 	}
 	for {

@@ -32,14 +32,16 @@ func limitsOf(size cluster.Size, all Limits) Limits {
 	return Limits{Memory: memory, Processes: min(l.Processes, all.Processes), CPUWeight: l.CPUWeight}
 }
 
-// scratchWeight is the weight of a scratch plane's processors. That of the smallest customer's plane is 100.
-const scratchWeight = 10
+// yieldingWeight is the weight of the processors of a scratch plane and of a warm one. That of the smallest customer's
+// plane is 100.
+const yieldingWeight = 10
 
-// limits returns the limits that hold for the plane: those of its size. A scratch plane yields the processors.
+// limits returns the limits that hold for the plane: those of its size. A plane that is no customer's yields
+// the processors.
 func (x *runner) limits() Limits {
 	l := limitsOf(x.record.Size, x.runtime.o.Limits)
-	if x.id.IsScratch() {
-		l.CPUWeight = scratchWeight
+	if !x.isCustomers() {
+		l.CPUWeight = yieldingWeight
 	}
 	return l
 }

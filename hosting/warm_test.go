@@ -1,0 +1,181 @@
+package hosting
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+	"atoll.dev/hosting/process"
+	"atoll.dev/plane"
+)
+
+// warm starts hosting again with so many warm planes and waits until they are ready. It returns their processes.
+func (w *world) warm(planes int, run func()) (pids []int) {
+	w.Helper()
+	w.stop()
+	delete(w.planes.Binaries, "1.36.4") // the region's clusters have the newest release
+	w.planes.Warm = process.Warm{Planes: planes, Spec: WarmSpec(Releases{"1.36.3"})}
+	run()
+	w.awaitWarm(planes)
+	dirs, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", controlplane.WarmNamespace, "*"))
+	for _, dir := range dirs {
+		if pid, ok := plane.Running(dir); ok {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func (w *world) awaitWarm(planes int) {
+	w.Helper()
+	w.wait("warm planes", func() error {
+		families, err := w.planes.Metrics.(*prometheus.Registry).Gather()
+		if err != nil {
+			return err
+		}
+		for _, f := range families {
+			if f.GetName() == "atoll_hosting_warm_planes" && int(f.GetMetric()[0].GetGauge().GetValue()) == planes {
+				return nil
+			}
+		}
+		return errStill
+	})
+}
+
+// registry gives the next runtime metrics of its own.
+func (w *world) registry() { w.planes.Metrics = prometheus.NewRegistry() }
+
+// createSmall creates a HostedCluster as the region does.
+func (w *world) createSmall(name string, spec map[string]any) controlplane.ID {
+	w.Helper()
+	key := controlplane.ID{Namespace: w.prefix + "-" + name, Name: "hc-" + name}
+	makeNamespace(w.T, w.admin, key.Namespace)
+	w.createSmallAt(key, spec)
+	return key
+}
+
+// createSmallAt is createSmall in a namespace that exists.
+func (w *world) createSmallAt(key controlplane.ID, spec map[string]any) {
+	w.Helper()
+	if spec == nil {
+		spec = map[string]any{}
+	}
+	spec["release"] = map[string]any{"image": "atoll.dev/release:1.36.3"}
+	hc := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "spec": spec,
+		"metadata": map[string]any{"name": key.Name, "labels": map[string]any{hypershift.SizeLabel: "small"}},
+	}}
+	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(w.Context(), hc,
+		metav1.CreateOptions{}); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// A cluster whose owner has chosen nothing gets a warm plane, with its own names everywhere. It upgrades, sleeps and
+// ends as any other. A cluster with a network of its own gets a plane that is started for it.
+func TestANewClusterGetsAWarmPlane(t *testing.T) {
+	w := newWorld(t, "warm")
+	pids := w.warm(1, func() { w.registry(); w.start() })
+	begun := time.Now()
+	key := w.createSmall("default", nil)
+	hc, c := w.available(key)
+	t.Logf("available after %s", time.Since(begun))
+	if pid := w.pid(key); len(pids) != 1 || pid != pids[0] {
+		t.Errorf("its process is %d, the warm ones were %v", pid, pids)
+	}
+	if hc.Status.Version == nil || len(hc.Status.Version.History) != 1 ||
+		hc.Status.Version.History[0].State != hypershift.Completed || hc.Status.Size == nil ||
+		hc.Status.Size.Class != "small" {
+		t.Errorf("its status has the versions %+v and the size %+v", hc.Status.Version, hc.Status.Size)
+	}
+	if cluster := w.kubeconfig(hc); cluster.TLSServerName != "hc-default.hosted.atoll.internal" {
+		t.Errorf("its kubeconfig names %+v", cluster)
+	}
+	secret, err := w.admin.Resource(secrets()).Namespace(key.Namespace).Get(t.Context(), kubeconfigSecret(key),
+		metav1.GetOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if config, err := clientcmd.Load(secretValue(secret, "kubeconfig")); err != nil || config.CurrentContext != key.Name {
+		t.Errorf("the context of its kubeconfig is %q, %v", config.CurrentContext, err)
+	}
+	w.keep(c, "data")
+
+	w.awaitWarm(1)
+	other := w.createSmall("network", map[string]any{"networking": map[string]any{
+		"serviceNetwork": []any{map[string]any{"cidr": "172.20.0.0/16"}}}})
+	w.available(other)
+	if dir := w.dir(other); !strings.HasSuffix(dir, filepath.Join("planes", other.Namespace, other.Name)) {
+		t.Errorf("a cluster with a network of its own has a warm plane: %s", dir)
+	}
+
+	// The next hosting, which has no warm planes, finds it, and deletes the warm one.
+	pid := w.pid(key)
+	w.stop()
+	w.planes.Warm = process.Warm{}
+	w.registry()
+	w.start()
+	w.wait("the plane", func() error { _, err := w.h.Client(key); return err })
+	_, c = w.available(key)
+	w.hasConfigMap(c, "data")
+	if w.pid(key) != pid {
+		t.Errorf("its process %d became %d", pid, w.pid(key))
+	}
+	dir := w.dir(key)
+	w.wait("the end of the warm planes", func() error {
+		if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "state", controlplane.WarmNamespace, "*")); len(left) > 0 {
+			return errStill
+		}
+		return nil
+	})
+	w.delete(key)
+	w.gone(key, pid)
+	if _, err := os.Stat(dir); err == nil {
+		t.Errorf("%s is left", dir)
+	}
+	w.delete(other)
+	w.gone(other)
+}
+
+// With backups, a cluster gets a warm plane when the store has said that it has none of the cluster. A cluster that was
+// lost is recovered, and gets no warm plane.
+func TestI1ALostClusterGetsNoWarmPlane(t *testing.T) {
+	r := newRestoreWorld(t)
+	pids := r.warm(1, func() { r.registry(); r.run() })
+	key := r.createSmall("lost", nil)
+	_, c := r.available(key)
+	if pid := r.pid(key); len(pids) != 1 || pid != pids[0] {
+		t.Errorf("its process is %d, the warm ones were %v", pid, pids)
+	}
+	r.keep(c, "before")
+	r.stored(key)
+	r.awaitWarm(1)
+	r.lose(key)
+	r.registry()
+	r.createSmallAt(key, nil)
+	r.run()
+	_, c = r.available(key)
+	r.hasConfigMap(c, "before")
+	if dir := r.dir(key); !strings.HasSuffix(dir, filepath.Join("planes", key.Namespace, key.Name)) {
+		t.Errorf("a lost cluster has a warm plane: %s", dir)
+	}
+	r.stop()
+	r.planes.Warm = process.Warm{}
+	r.registry()
+	r.run()
+	r.wait("the end of the warm planes", func() error {
+		if left, _ := filepath.Glob(filepath.Join(r.planes.Dir, "state", controlplane.WarmNamespace, "*")); len(left) > 0 {
+			return errStill
+		}
+		return nil
+	})
+}
