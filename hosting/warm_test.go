@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/tools/clientcmd"
 
+	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
@@ -23,7 +24,7 @@ func (w *world) warm(planes int, run func()) (pids []int) {
 	w.Helper()
 	w.stop()
 	delete(w.planes.Binaries, "1.36.4") // the region's clusters have the newest release
-	w.planes.Warm = process.Warm{Planes: planes, Spec: WarmSpec(Releases{"1.36.3"})}
+	w.planes.Warm = process.Warm{Planes: planes, Spec: WarmSpec(Releases{"1.36.3"}, apihosting.ServerDomain)}
 	run()
 	w.awaitWarm(planes)
 	dirs, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", controlplane.WarmNamespace, "*"))

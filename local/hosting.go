@@ -48,7 +48,7 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 		args = append(args, "--issuer-networks", "127.0.0.0/8") // the stand-in for Entra is an issuer, too
 	}
 	if t.st.WarmPlanes > 0 {
-		args = append(args, "--warm-planes", strconv.Itoa(t.st.WarmPlanes))
+		args = append(args, "--warm-planes", strconv.Itoa(t.st.WarmPlanes), "--warm-domain", t.baseDomain())
 	}
 	args = append(args, t.nodeArgs(mc)...)
 	return t.completeService(Spec{

@@ -64,8 +64,7 @@ func (t topology) writeCLMConfig(file string) error {
 // home's directory adapters.
 func (t topology) adapter(r replica) Spec {
 	dir := t.home.Path("adapters")
-	domain := cmp.Or(t.st.declaredSettings().BaseDomain, "hosted."+t.st.Region+".atoll.internal")
-	env := append(t.tracingEnv(), "ATOLL_BASE_DOMAIN="+domain)
+	env := append(t.tracingEnv(), "ATOLL_BASE_DOMAIN="+t.baseDomain())
 	if len(t.st.Clusters) > 0 { // the default management cluster of cl-maestro's clusters
 		env = append(env, string("ATOLL_TARGET_CLUSTER="+t.st.Clusters[0]))
 	}
@@ -101,4 +100,9 @@ func (h Home) CLMAddress() (string, error) {
 		return "", fmt.Errorf("%s: the region has no lifecycle manager yet; `atoll up` adds it", h.Dir)
 	}
 	return newTopology(h, st, Binaries{}).url(clmPort), nil
+}
+
+// baseDomain returns the domain of the names of hosted clusters.
+func (t topology) baseDomain() string {
+	return cmp.Or(t.st.declaredSettings().BaseDomain, "hosted."+t.st.Region+".atoll.internal")
 }

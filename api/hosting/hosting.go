@@ -94,13 +94,10 @@ func CredentialName(credentialID string) string { return "cred-" + short(credent
 
 // ServerName is the name that a plane's serving certificate has and that
 // the router finds it by, when its HostedCluster names no other.
-func ServerName(hc string) string { return hc + serverDomain }
+func ServerName(hc string) string { return hc + "." + ServerDomain }
 
-// AnyServerName is the wildcard name of a certificate that covers each ServerName. A plane that belongs to no cluster
-// yet has it.
-const AnyServerName = "*" + serverDomain
-
-const serverDomain = ".hosted.atoll.internal"
+// ServerDomain is the domain of each ServerName. A region may give its clusters names of another domain.
+const ServerDomain = "hosted.atoll.internal"
 
 // CredentialUser is the user name of a credential in its plane, and the common name of its
 // certificate. No other credential has it.

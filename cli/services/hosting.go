@@ -15,9 +15,11 @@ import (
 	"github.com/spf13/cobra"
 	"google.golang.org/grpc"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/klog/v2"
 
+	apihosting "atoll.dev/api/hosting"
 	"atoll.dev/backup"
 	"atoll.dev/envelope/kms"
 	"atoll.dev/hosting"
@@ -44,6 +46,7 @@ type hostingService struct {
 	backups    string
 	drillEvery time.Duration
 	warmPlanes int
+	warmDomain string
 	nodes      []string // programs of real nodes
 	machines   localnodes.Options
 	networks   []string // that issuers may have besides public ones
@@ -81,6 +84,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().IntVar(&f.warmPlanes, "warm-planes", 0,
 		"planes that run and wait for new clusters, while this machine has 2 GiB of memory to spare; each takes about "+
 			"250 MiB (default: none, a new cluster waits about a second)")
+	cmd.Flags().StringVar(&f.warmDomain, "warm-domain", apihosting.ServerDomain,
+		"with --warm-planes, the domain of the names of new clusters' APIs: a cluster with another name gets no warm plane")
 	cmd.Flags().StringArrayVar(&f.nodes, "node-programs", nil,
 		"programs of real nodes of a release, VERSION=ATOLL-NODE; repeatable (default: all nodes are simulated)")
 	cmd.Flags().StringVar(&f.machines.Dir, "node-dir", "",
@@ -120,8 +125,12 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	if f.warmPlanes < 0 {
 		return errors.New("--warm-planes is negative")
 	}
+	if wrong := validation.IsDNS1123Subdomain(f.warmDomain); len(wrong) > 0 {
+		return fmt.Errorf("--warm-domain %q: %s", f.warmDomain, wrong[0])
+	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
-	f.planes.Warm = process.Warm{Planes: f.warmPlanes, Spec: hosting.WarmSpec(f.options.Releases), Memory: freeMemory}
+	f.planes.Warm = process.Warm{Planes: f.warmPlanes, Spec: hosting.WarmSpec(f.options.Releases, f.warmDomain),
+		Memory: freeMemory}
 	if f.planes.Dir, err = filepath.Abs(f.planes.Dir); err != nil { // a plane's process has another working directory
 		return fmt.Errorf("--data-dir: %w", err)
 	}

@@ -29,9 +29,10 @@ import (
 
 // warmOptions are those of a runtime with so many warm planes.
 func warmOptions(dir, binary string, planes int) process.Options {
-	return process.Options{Dir: dir, Binaries: map[controlplane.Version]string{"1.36.3": binary},
-		Metrics: prometheus.NewRegistry(),
-		Warm:    process.Warm{Planes: planes, Spec: hosting.WarmSpec([]controlplane.Version{"1.36.3"})}}
+	const release = "1.36.3"
+	return process.Options{Dir: dir, Binaries: map[controlplane.Version]string{release: binary},
+		Metrics: prometheus.NewRegistry(), Warm: process.Warm{Planes: planes,
+			Spec: hosting.WarmSpec(hosting.Releases{release}, "hosted.atoll.internal")}}
 }
 
 // specOf is the spec of a cluster of default shape.
