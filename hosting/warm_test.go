@@ -71,9 +71,12 @@ func (w *world) createSmallAt(key controlplane.ID, spec map[string]any) {
 		spec = map[string]any{}
 	}
 	spec["release"] = map[string]any{"image": "atoll.dev/release:1.36.3"}
+	annotations, _ := spec["annotations"].(map[string]any) // of the HostedCluster
+	delete(spec, "annotations")
 	hc := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "hypershift.openshift.io/v1beta1", "kind": "HostedCluster", "spec": spec,
-		"metadata": map[string]any{"name": key.Name, "labels": map[string]any{hypershift.SizeLabel: "small"}},
+		"metadata": map[string]any{"name": key.Name, "annotations": annotations,
+			"labels": map[string]any{hypershift.SizeLabel: "small"}},
 	}}
 	if _, err := w.admin.Resource(hypershift.HostedClusters()).Namespace(key.Namespace).Create(w.Context(), hc,
 		metav1.CreateOptions{}); err != nil {
@@ -132,12 +135,7 @@ func TestANewClusterGetsAWarmPlane(t *testing.T) {
 		t.Errorf("its process %d became %d", pid, w.pid(key))
 	}
 	dir := w.dir(key)
-	w.wait("the end of the warm planes", func() error {
-		if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "state", controlplane.WarmNamespace, "*")); len(left) > 0 {
-			return errStill
-		}
-		return nil
-	})
+	w.endWarm()
 	w.delete(key)
 	w.gone(key, pid)
 	if _, err := os.Stat(dir); err == nil {
@@ -145,6 +143,42 @@ func TestANewClusterGetsAWarmPlane(t *testing.T) {
 	}
 	w.delete(other)
 	w.gone(other)
+}
+
+// A cluster that is created asleep gets a warm plane, and sleeps when its kubeconfig is there and not before.
+func TestAClusterThatIsCreatedAsleepGetsAWarmPlane(t *testing.T) {
+	w := newWorld(t, "warmasleep", func(o *Options) { o.Idle = time.Millisecond })
+	pids := w.warm(1, func() { w.registry(); w.start() })
+	key := w.createSmall("asleep", map[string]any{
+		"annotations": map[string]any{hypershift.HibernatedAnnotation: "true"}})
+	hc := w.condition(key, hypershift.Available, "True", "Asleep")
+	w.wait("the end of its process", func() error {
+		if w.runs(pids[0], key) {
+			return errStill
+		}
+		return nil
+	})
+	if hc.Status.KubeConfig == nil || !strings.Contains(w.dir(key), controlplane.WarmNamespace) {
+		t.Errorf("asleep in %s, it has the kubeconfig %+v", w.dir(key), hc.Status.KubeConfig)
+	}
+	w.stop()
+	w.planes.Warm = process.Warm{}
+	w.registry()
+	w.start()
+	w.endWarm()
+	w.delete(key)
+	w.gone(key)
+}
+
+// endWarm waits until a hosting without warm planes has deleted those of an earlier one.
+func (w *world) endWarm() {
+	w.Helper()
+	w.wait("the end of the warm planes", func() error {
+		if left, _ := filepath.Glob(filepath.Join(w.planes.Dir, "state", controlplane.WarmNamespace, "*")); len(left) > 0 {
+			return errStill
+		}
+		return nil
+	})
 }
 
 // With backups, a cluster gets a warm plane when the store has said that it has none of the cluster. A cluster that was
@@ -173,10 +207,5 @@ func TestI1ALostClusterGetsNoWarmPlane(t *testing.T) {
 	r.planes.Warm = process.Warm{}
 	r.registry()
 	r.run()
-	r.wait("the end of the warm planes", func() error {
-		if left, _ := filepath.Glob(filepath.Join(r.planes.Dir, "state", controlplane.WarmNamespace, "*")); len(left) > 0 {
-			return errStill
-		}
-		return nil
-	})
+	r.endWarm()
 }

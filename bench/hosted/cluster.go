@@ -56,6 +56,11 @@ var errThere = errors.New("there")
 // be some, and returns when it answers a request for its namespaces, and its
 // nodes are ready.
 func (b *bench) makeCluster(ctx context.Context, nodes int) (*hosted, error) {
+	return b.makeClusterOf(ctx, nil, nodes)
+}
+
+// makeClusterOf is makeCluster with a spec; nil is what the region chooses.
+func (b *bench) makeClusterOf(ctx context.Context, spec *platform.ClusterSpec, nodes int) (*hosted, error) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	b.mu.Lock()
@@ -63,7 +68,7 @@ func (b *bench) makeCluster(ctx context.Context, nodes int) (*hosted, error) {
 	h := &hosted{name: fmt.Sprintf("bench-%s-%d", b.run, b.next)}
 	b.mu.Unlock()
 	begun := time.Now()
-	k, err := b.api.CreateCluster(ctx, platform.ClusterRequest{Name: h.name})
+	k, err := b.api.CreateCluster(ctx, platform.ClusterRequest{Name: h.name, Spec: spec})
 	if err != nil {
 		return h, err
 	}

@@ -6,6 +6,7 @@
 //	atoll up --detach && eval "$(atoll env)" && go run ./bench/hosted
 //	go run ./bench/hosted -only density -density 40 -keep 10m
 //	go run ./bench/hosted -only restore                   # in a region of atoll up --backups
+//	go run ./bench/hosted -only warm                      # in a region of atoll up --warm-planes 2
 //
 // It prints JSON lines, deletes the clusters that it made, and fails when a
 // cluster does not come, does not answer, or leaves something behind.
@@ -43,15 +44,17 @@ type options struct {
 	Seed     uint64
 }
 
-// parts are what can be measured, in the order in which it is. The last two are only run when -only names them:
-// density takes a quarter of an hour and most of the memory, and restore needs a region with backups.
-var parts = []string{"create", "credentials", "idle", "hibernate", "burst", "density", "restore"}
+// parts are what can be measured, in the order in which it is. The last three are only run when -only names them:
+// density takes a quarter of an hour and most of the memory, restore needs a region with backups, and warm one with
+// warm planes. In a region with warm planes, only create, credentials, burst and warm can be measured: the others look
+// for the processes of clusters by the clusters' names.
+var parts = []string{"create", "credentials", "idle", "hibernate", "burst", "density", "restore", "warm"}
 
 func main() {
 	var o options
 	flag.StringVar(&o.Only, "only", "create,credentials,idle,hibernate,burst", "what is measured, of "+strings.Join(
 		parts, ","))
-	flag.IntVar(&o.Clusters, "clusters", 20, "create: clusters, one after another")
+	flag.IntVar(&o.Clusters, "clusters", 20, "create: clusters, one after another; warm: pairs")
 	flag.IntVar(&o.Burst, "burst", 10, "burst: clusters at once; then they are deleted at once")
 	flag.IntVar(&o.Samples, "samples", 30, "credentials: how many")
 	flag.IntVar(&o.Wakes, "wakes", 5, "hibernate: how often it is woken")
@@ -96,7 +99,7 @@ func run(ctx context.Context, o options) (err error) {
 	}
 	measure := map[string]func(context.Context) error{
 		"create": b.create, "credentials": b.credentials, "idle": b.idle, "hibernate": b.hibernate, "burst": b.burst,
-		"density": b.density, "restore": b.restore,
+		"density": b.density, "restore": b.restore, "warm": b.warm,
 	}
 	for _, part := range parts {
 		if slices.Contains(strings.Split(o.Only, ","), part) {
