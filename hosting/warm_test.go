@@ -182,7 +182,7 @@ func (w *world) endWarm() {
 }
 
 // With backups, a cluster gets a warm plane when the store has said that it has none of the cluster. A cluster that was
-// lost is recovered, and gets no warm plane.
+// lost is recovered, and gets no warm plane. A plane that was warm is restored in its place.
 func TestI1ALostClusterGetsNoWarmPlane(t *testing.T) {
 	r := newRestoreWorld(t)
 	pids := r.warm(1, func() { r.registry(); r.run() })
@@ -192,6 +192,12 @@ func TestI1ALostClusterGetsNoWarmPlane(t *testing.T) {
 		t.Errorf("its process is %d, the warm ones were %v", pid, pids)
 	}
 	r.keep(c, "before")
+	r.stored(key)
+	order := hypershift.RestoreOrder{ID: "first", At: time.Now().UTC().Format(time.RFC3339)}
+	r.order(key, order)
+	r.await(key, "first", hypershift.RestoreCompleted)
+	_, c = r.available(key)
+	r.hasConfigMap(c, "before")
 	r.stored(key)
 	r.awaitWarm(1)
 	r.lose(key)

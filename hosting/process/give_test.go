@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -272,6 +273,9 @@ func checkShut(t *testing.T, s *site, o controlplane.Observation, pid int) {
 		(memory != fmt.Sprint(want.Memory) || processes != fmt.Sprint(want.Processes)) {
 		t.Errorf("the kernel's limits are %s bytes and %s processes, want %+v", memory, processes, want)
 	}
+	if weight := weightOf(t, pid); weight != 0 && weight != want.CPUWeight {
+		t.Errorf("the weight of its processors is %d, want %d", weight, want.CPUWeight)
+	}
 	environment, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil {
 		t.Fatal(err)
@@ -287,6 +291,27 @@ func checkShut(t *testing.T, s *site, o controlplane.Observation, pid int) {
 		int(owner) < plane.FirstUser {
 		t.Errorf("its directory belongs to user %d", owner)
 	}
+}
+
+// weightOf reads the weight of a process's processors from the kernel; 0 where no control group of it is mounted.
+func weightOf(t *testing.T, pid int) (weight int) {
+	t.Helper()
+	content, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(content)) {
+		part := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		for file, unit := range map[string]int{"/sys/fs/cgroup" + part[2] + "/cpu.weight": 100,
+			"/sys/fs/cgroup/cpu" + part[2] + "/cpu.shares": 1024} {
+			value, err := os.ReadFile(file)
+			if n, wrong := strconv.Atoi(strings.TrimSpace(string(value))); err == nil && wrong == nil &&
+				slices.Contains(append(strings.Split(part[1], ","), part[1]), "cpu") == (unit == 1024) {
+				weight = n * 100 / unit
+			}
+		}
+	}
+	return weight
 }
 
 // kubeconfig checks the names in the administrator's kubeconfig and that the plane serves the cluster's name with its

@@ -118,7 +118,7 @@ func TestI12KillsWhileClustersGetWarmPlanes(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	outcomes := map[string]int{}
-	for round := range 12 {
+	for round := range 8 {
 		ids := []controlplane.ID{{Namespace: "clusters-a", Name: fmt.Sprint("hc-", round)},
 			{Namespace: "clusters-b", Name: fmt.Sprint("hc-", round)}}
 		after := time.Duration(random.Int64N(int64(3 * time.Millisecond)))
