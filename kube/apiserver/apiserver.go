@@ -105,9 +105,9 @@ func deferHooks(config *app.Config) (map[string]genericapiserver.PostStartHookFu
 	return hooks, nil
 }
 
-// inBackground returns a hook that succeeds at once and runs the given hook, which must be idempotent, in the background
-// until it succeeds. Upstream ends the process after a first attempt of 30 s. A full etcd refuses the writes of both
-// hooks, and the owner can only make room while the API server runs.
+// inBackground returns a hook that succeeds at once and runs the given hook, which must be idempotent, in the
+// background until it succeeds. Upstream ends the process after a first attempt of 30 s. A full etcd refuses the writes
+// of both hooks, and the owner can only make room while the API server runs.
 func inBackground(name string, hook genericapiserver.PostStartHookFunc) genericapiserver.PostStartHookFunc {
 	return func(ctx genericapiserver.PostStartHookContext) error {
 		go func() {
