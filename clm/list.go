@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	api "atoll.dev/api/clm"
-	"atoll.dev/clm/status"
 	"atoll.dev/internal/rest"
 	"atoll.dev/search"
 	"atoll.dev/store"
@@ -88,13 +87,14 @@ func (v view) of(d store.Document) (json.RawMessage, error) {
 	if err != nil || !v.statuses {
 		return wire, err
 	}
-	reports, err := reportsOf(d)
-	if err != nil {
+	const room = 64 // for what is neither in the wire form nor in the reports
+	shown := make([]byte, 0, len(wire)+len(d.Status)+room)
+	shown = append(shown, bytes.TrimSuffix(bytes.TrimSpace(wire), []byte("}"))...)
+	shown = fmt.Appendf(shown, `,"version":%d,"statuses":`, d.Version)
+	if shown, err = appendReports(shown, d); err != nil {
 		return nil, err
 	}
-	shown := bytes.TrimSuffix(bytes.TrimSpace(bytes.Clone(wire)), []byte("}"))
-	return fmt.Appendf(shown, `,"version":%d,"statuses":%s}`, d.Version, raw(append([]status.Report{}, reports...))),
-		nil
+	return append(shown, '}'), nil
 }
 
 // items splits a parameter with commas, which may be given several times.

@@ -4,10 +4,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 
 	"atoll.dev/clm/status"
+	"atoll.dev/internal/jsonscan"
 	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
@@ -54,6 +56,28 @@ func reportsOf(d store.Document) ([]status.Report, error) {
 		reports[i] = withoutInternals(r)
 	}
 	return reports, nil
+}
+
+// appendReports appends the reports of a resource, as they are shown, as a JSON array.
+func appendReports(b []byte, d store.Document) ([]byte, error) {
+	b = append(b, '[')
+	begin, s := len(b), jsonscan.New(d.Status)
+	s.Object(func(key string) {
+		if key != "reports" {
+			s.Skip()
+			return
+		}
+		s.Array(func() {
+			if len(b) > begin {
+				b = append(b, ',')
+			}
+			b = status.AppendShown(b, s)
+		})
+	})
+	if err := s.End(); err != nil {
+		return nil, fmt.Errorf("reading the reports on %s %s: %w", d.Kind, d.ID, err)
+	}
+	return append(b, ']'), nil
 }
 
 // withoutInternals returns a report without what only the server needs. The contract shows
