@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/api/rotation"
 	"atoll.dev/cluster"
 )
 
@@ -48,6 +49,9 @@ type ClusterStatus struct {
 	Version           string            // of Kubernetes; "" while unknown
 	ManagementCluster cluster.ManagementCluster
 	Upgrade           cluster.UpgradeData // the last one
+	// Rotations and Size are as the hosted-cluster adapter reports them.
+	Rotations map[rotation.Key]cluster.RotationData
+	Size      cluster.SizeData
 }
 
 // NodePoolStatus is the status of a node pool.
@@ -65,7 +69,7 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	reports := f.reports(r.Statuses)
 	plane := reports.HostedCluster()
 	s := ClusterStatus{Status: commonStatus(r, f), ServerName: plane.ServerName, Power: plane.Power,
-		Version: plane.Version, Upgrade: plane.UpgradeReport()}
+		Version: plane.Version, Upgrade: plane.UpgradeReport(), Rotations: plane.RotationReports(), Size: plane.SizeReport()}
 	if plane.Endpoint.Host != "" {
 		s.Endpoint = &plane.Endpoint
 	}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 
 	"atoll.dev/access/policy"
-	"atoll.dev/api/clm"
 	"atoll.dev/api/platform"
 	"atoll.dev/api/rotation"
 	"atoll.dev/client/clmclient"
@@ -99,12 +98,11 @@ func phaseOf(order rotation.Order, report cluster.RotationData) platform.Rotatio
 }
 
 // toRotations returns the last rotation of each key of a cluster.
-func toRotations(r clm.Resource) (list []platform.Rotation) {
-	_, orders, err := cluster.CutRotations(r.Spec)
+func toRotations(spec json.RawMessage, reports map[rotation.Key]cluster.RotationData) (list []platform.Rotation) {
+	_, orders, err := cluster.CutRotations(spec)
 	if err != nil {
 		return nil
 	}
-	reports := cluster.Reports(r.Statuses).HostedCluster().RotationReports()
 	for _, key := range rotation.Keys {
 		if order, isOrdered := orders[key]; isOrdered {
 			list = append(list, toRotation(key, order, reports[key]))

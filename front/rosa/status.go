@@ -24,8 +24,8 @@ func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.Clu
 	if e := s.Endpoint; e != nil {
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}
 	}
-	shown.Rotations = toRotations(r)
-	shown.Size = toSize(cluster.Reports(r.Statuses).HostedCluster().SizeReport())
+	shown.Rotations = toRotations(r.Spec, s.Rotations)
+	shown.Size = toSize(s.Size)
 	if s.ManagementCluster == "" {
 		return shown, nil
 	}
