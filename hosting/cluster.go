@@ -190,8 +190,9 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 		Releases: h.o.Releases, Endpoint: h.endpoint, Idle: h.o.Idle,
 		Upgrade: hc.Status.Upgrade, Upgrades: h.o.Upgrades, Move: m, Superseded: h.o.Backups.IsSuperseded(c.id),
 	}
+	s.Shown = hc.Status.Restore
 	if c.status != nil {
-		s.Upgrade = c.status.Upgrade
+		s.Upgrade, s.Shown = c.status.Upgrade, c.status.Restore
 	}
 	names := slices.Clone(o.LastStart.ServerNames)
 	if invalid == nil {

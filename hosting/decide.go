@@ -5,6 +5,8 @@ import (
 	"slices"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
@@ -28,8 +30,9 @@ type situation struct {
 	Superseded bool
 	// Move is the order to move the plane; nil: there is none.
 	Move *move
-	// Restore is the last order of a restore; nil: there is none.
+	// Restore is the last order of a restore; nil: there is none. Shown is the last one in the status; nil: none.
 	Restore   *restore
+	Shown     *hypershift.RestoreStatus
 	Rotations []orderedRotation // the last orders of rotations
 	// Upgrade is the last upgrade as the status shows it; nil: there was none.
 	Upgrade     *hypershift.UpgradeStatus
@@ -114,12 +117,23 @@ func decide(s situation, now time.Time) decision {
 		wanted = ""
 	}
 	route := wantedName
+	arrives := isArriving(last)
+	if arrives || s.Move.mustStop() { // the next upgrade begins when the plane has been ready where it has moved to
+		wanted = ""
+	}
 	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
+	brought := s.Restore.bringsWith(s.Cluster, s.Releases, metav1.NewTime(now.Truncate(time.Second)))
+	if s.Upgrade == nil && brought.Upgrade != nil {
+		next = brought.Upgrade
+	}
+	if s.Shown == nil {
+		r.Brought = brought.Restore
+	}
 	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse the
 	// release.
-	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next)
+	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next) || r.Brought != nil
 	isHeld = isHeld || len(r.Problems) > 0 || r.Refused != nil || r.Paused
-	if isHeld || isDelayed {
+	if isHeld || isDelayed || arrives {
 		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
 		d.Spec.EmulatedVersion = last.EmulatedVersion
 		isReplaced, isRotated = isReplaced && !isHeld, false
@@ -127,13 +141,19 @@ func decide(s situation, now time.Time) decision {
 			route = last.ServerNames[0]
 		}
 	}
+	if brought.Release != "" && isReplaced {
+		d.Spec.Release, d.Spec.EmulatedVersion = brought.Release, ""
+	}
 	d.Report = r
 	d.orderUpgrade(s, next, now)
+	if r.Brought != nil {
+		d.Again = earlier(d.Again, confirmInterval) // after the status has it
+	}
 	if isReplaced {
 		d.Spec.Data = s.Restore.Order.ID
 	}
-	if isReplaced && s.Restore.IsArrival {
-		d.Spec.Rotations = s.Restore.Prepared.Rotations
+	if isReplaced && s.Restore.IsArrival && s.Restore.Prepared.Departure != nil {
+		d.Spec.Rotations = s.Restore.Prepared.Departure.Rotations
 	}
 	if isRotated {
 		d.Spec.Rotations = rotationsAtNextStart(s.Rotations, last.Rotations)

@@ -149,6 +149,35 @@ func (s *situation) describe(word string) error {
 		r := &s.Rotations[len(s.Rotations)-1]
 		r.Shown = rotation.Phase(value)
 		r.CanComplete = r.Shown == rotation.Prepared
+	// Moves.
+	case "leaves": // STATE
+		s.Move = &move{Order: hypershift.MoveOrder{ID: "m1", Role: hypershift.MoveLeaves},
+			Leaving: controlplane.Leaving{State: controlplane.LeavingState(value), Endpoint: "127.0.0.1:2"}}
+	case "arrives": // the data is prepared; the plane has run with this release elsewhere
+		d := &controlplane.Departure{}
+		d.Served, d.Release = controlplane.Version(value), controlplane.Version(value)
+		s.Restore = &restore{Order: hypershift.RestoreOrder{ID: controlplane.ArrivalOrder("m1")}, IsRecovery: true,
+			IsArrival: true, Prepared: controlplane.Preparation{State: controlplane.PreparationDone, Departure: d}}
+	case "recovers": // the data is prepared; the plane had executed this order
+		d := &controlplane.Departure{}
+		d.PastData = []string{value}
+		s.Restore = &restore{Order: hypershift.RestoreOrder{ID: controlplane.Recovery}, IsRecovery: true,
+			Prepared: controlplane.Preparation{State: controlplane.PreparationDone, Departure: d}}
+	case "brings-upgrade": // PHASE:FROM:TO
+		var other situation
+		if err := other.describe("upgrade=" + value); err != nil {
+			return err
+		}
+		s.Restore.Prepared.Departure.Shown = shownOf(hypershift.HostedClusterStatus{Upgrade: other.Upgrade})
+	case "brings-restore": // ID:PHASE
+		id, phase, _ := strings.Cut(value, ":")
+		s.Restore.Prepared.Departure.Shown = shownOf(hypershift.HostedClusterStatus{
+			Restore: &hypershift.RestoreStatus{ID: id, Phase: hypershift.RestorePhase(phase)}})
+	case "ordered-restore":
+		s.Cluster.Annotations = map[string]string{
+			hypershift.RestoreAnnotation: fmt.Sprintf(`{"id":%q,"at":"2026-11-23T05:00:00Z"}`, value)}
+	case "status-restore":
+		s.Shown = &hypershift.RestoreStatus{ID: value, Phase: hypershift.RestoreFailed}
 	// The rest.
 	case "refused":
 		s.Refused = &controlplane.Failure{Reason: controlplane.BinaryMissing, Message: "no program"}
@@ -257,6 +286,13 @@ func show(d decision) string {
 		}
 		if u.Message != "" {
 			fmt.Fprintf(&b, ": %s", u.Message)
+		}
+		fmt.Fprintln(&b)
+	}
+	if r.Brought != nil {
+		fmt.Fprintf(&b, "restore %s is %s", r.Brought.ID, r.Brought.Phase)
+		if r.Brought.Message != "" {
+			fmt.Fprintf(&b, ": %s", r.Brought.Message)
 		}
 		fmt.Fprintln(&b)
 	}

@@ -81,9 +81,9 @@ type Backups interface {
 	// repeated, and is called once before the plane's data is deleted.
 	Deleted(id controlplane.ID)
 	// Leave has a plane move to another management cluster, and returns how far that is. It returns at once, and may be
-	// repeated. The caller calls Stopped when the plane's process has ended and is not started again.
+	// repeated. The caller calls Stopped when the plane's process has ended and is not started again; shown goes with it.
 	Leave(id controlplane.ID, move string) controlplane.Leaving
-	Stopped(id controlplane.ID)
+	Stopped(id controlplane.ID, shown controlplane.Shown)
 	// Stay ends a move whose order was withdrawn, unless the other side has the plane. It may take long, and is repeated:
 	// while the plane must not run here, IsSuperseded says so.
 	Stay(id controlplane.ID)
@@ -150,10 +150,10 @@ func (noBackups) Leave(controlplane.ID, string) controlplane.Leaving {
 	return controlplane.Leaving{State: controlplane.LeavingWaits, Message: "this management cluster makes no backups"}
 }
 
-func (noBackups) Stay(controlplane.ID)                       {}
-func (noBackups) Stopped(controlplane.ID)                    {}
-func (noBackups) IsSuperseded(controlplane.ID) bool          { return false }
-func (noBackups) State(controlplane.ID) (backup.State, bool) { return backup.State{}, false }
+func (noBackups) Stay(controlplane.ID)                        {}
+func (noBackups) Stopped(controlplane.ID, controlplane.Shown) {}
+func (noBackups) IsSuperseded(controlplane.ID) bool           { return false }
+func (noBackups) State(controlplane.ID) (backup.State, bool)  { return backup.State{}, false }
 
 func (noBackups) Window(controlplane.ID) (controlplane.BackupWindow, bool) {
 	return controlplane.BackupWindow{}, false

@@ -59,7 +59,8 @@ func (m *move) mustStop() bool {
 func (m *move) hasLeft() bool { return m.leaves() && m.Leaving.State == controlplane.LeavingDone }
 
 // findMove returns the order of a cluster with how far a plane has left; nil: there is none. It calls Stopped when the
-// plane's process has ended after hosting has decided to stop it. A plane that never had data has nothing to move.
+// plane's process has ended after hosting has decided to stop it. A plane that never had data has nothing to move, and
+// one within an upgrade or a restore stops when that has ended.
 func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o controlplane.Observation) *move {
 	m := parseMove(hc)
 	if !m.leaves() {
@@ -71,11 +72,20 @@ func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o con
 		return m
 	}
 	m.Leaving = h.o.Backups.Leave(c.id, m.Order.ID)
+	status := hc.Status
+	if c.status != nil {
+		status = *c.status
+	}
+	why := reasonToStay(hc, status, o)
+	if m.Leaving.State == controlplane.LeavingStops && why != "" && !h.o.Backups.IsSuperseded(c.id) { // no note yet
+		m.Leaving = controlplane.Leaving{State: controlplane.LeavingWaits, Message: why}
+		return m
+	}
 	h.mu.Lock()
 	isStopped := c.stopping && !o.Running && o.State == controlplane.Down
 	h.mu.Unlock()
 	if m.mustStop() && isStopped {
-		h.o.Backups.Stopped(c.id)
+		h.o.Backups.Stopped(c.id, shownOf(status))
 	}
 	return m
 }

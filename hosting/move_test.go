@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/dynamic"
@@ -189,6 +190,8 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 			_, c := source.available(key)
 			source.keepSecret(c)
 			source.stored(key)
+			source.order(key, hypershift.RestoreOrder{ID: "failed", At: "2020-01-01T00:00:00Z"})
+			failed := source.await(key, "failed", hypershift.RestoreFailed)
 			authority := readFile(t, filepath.Join(source.dir(key), "pki", "ca.crt"))
 			j := &journal{versions: map[string]int64{}}
 			ctx, cancel := context.WithCancel(t.Context())
@@ -263,6 +266,11 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 			}
 			if _, err := c.Resource(secrets()).Namespace("default").Get(t.Context(), "secret", metav1.GetOptions{}); err != nil {
 				t.Errorf("the Secret cannot be read: %v", err)
+			}
+			// The target has the order, too, and does not execute it again: its status has come with the plane.
+			target.order(key, hypershift.RestoreOrder{ID: "failed", At: "2020-01-01T00:00:00Z"})
+			if s := target.get(key).Status.Restore; s == nil || cmp.Diff(failed, *s) != "" {
+				t.Errorf("the restore that had failed before the move is %+v, want %+v", s, failed)
 			}
 			if !bytes.Equal(readFile(t, filepath.Join(target.dir(key), "pki", "ca.crt")), authority) {
 				t.Error("the plane has another authority")

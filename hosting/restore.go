@@ -252,6 +252,9 @@ func isBroughtData(data string) bool {
 // decideRestore computes the status of the last order.
 func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *hypershift.RestoreStatus {
 	order := r.Order
+	if before == nil && r.Brought != nil {
+		return r.Brought
+	}
 	if order == nil || order.IsRecovery {
 		return before
 	}

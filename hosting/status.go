@@ -37,6 +37,7 @@ type report struct {
 
 	Move     *move                     // of the annotation; nil: there is none
 	Order    *restore                  // of the annotation; nil: there is none
+	Brought  *hypershift.RestoreStatus // of the last order, which a plane brings that arrives; nil: none
 	Restored string                    // order whose data the plane serves, and with which everything agrees; "" for none
 	Window   *hypershift.BackupStatus  // nil: not known
 	Upgrade  *hypershift.UpgradeStatus // the last one; nil: there was none

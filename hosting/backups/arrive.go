@@ -40,18 +40,19 @@ func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation
 	default:
 		log.Info("the data of a plane that arrives is there")
 		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationDone,
-			Rotations: readRotations(b.o.Staging(id, p.order.ID))})
+			Departure: readDeparture(b.o.Staging(id, p.order.ID))})
 	}
 }
 
-// readRotations returns the rotations of the keys in a staging directory; none when it has no record.
-func readRotations(staging string) controlplane.Rotations {
-	var record controlplane.LastStart
+// readDeparture returns how a plane ran before, whose data is in a staging directory; the zero value when it has no
+// record.
+func readDeparture(staging string) *controlplane.Departure {
+	d := &controlplane.Departure{}
 	content, err := os.ReadFile(filepath.Join(staging, controlplane.StagedRecord))
-	if err != nil || json.Unmarshal(content, &record) != nil {
-		return controlplane.Rotations{}
+	if err != nil || json.Unmarshal(content, d) != nil {
+		return &controlplane.Departure{}
 	}
-	return record.Rotations
+	return d
 }
 
 // errDamaged is the error of a plane's data that is not what the source has stored.

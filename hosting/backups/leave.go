@@ -45,6 +45,7 @@ type leaving struct {
 	done   chan struct{}
 	// stopped is closed when the plane's process has ended and hosting does not start it again.
 	stopped chan struct{}
+	shown   controlplane.Shown // goes with the plane; before stopped is closed
 
 	state controlplane.Leaving // of Backups.mu
 	isOff bool                 // of Backups.mu; stopped is closed
@@ -111,12 +112,13 @@ func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
 	return l.state
 }
 
-// Stopped records in a move that the plane's process has ended and is not started again. It may be repeated.
-func (b *Backups) Stopped(id controlplane.ID) {
+// Stopped records in a move that the plane's process has ended and is not started again, and what the status shows of
+// it. It may be repeated.
+func (b *Backups) Stopped(id controlplane.ID, shown controlplane.Shown) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if l := b.leaving[id]; l != nil && !l.isOff {
-		l.isOff = true
+		l.isOff, l.shown = true, shown
 		close(l.stopped)
 	}
 }
@@ -269,7 +271,7 @@ func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, 
 		return b.refuse(id, l, err)
 	}
 	defer end()
-	files, err := b.handoverFiles(id)
+	files, err := b.handoverFiles(id, l.shown)
 	if err == nil {
 		err = checkPack(b.o.Dir(id), files)
 	}
@@ -308,8 +310,8 @@ func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, 
 // errNotStored is the error of packing when the store has not taken the data.
 var errNotStored = errors.New("the data was not stored")
 
-// handoverFiles returns what moves with the data of a plane: the orders that it has executed, and its last start.
-func (b *Backups) handoverFiles(id controlplane.ID) (files map[string]any, err error) {
+// handoverFiles returns what moves with the data of a plane: the orders that it has executed, and its departure.
+func (b *Backups) handoverFiles(id controlplane.ID, shown controlplane.Shown) (files map[string]any, err error) {
 	var past []string
 	if b.o.Restores != nil {
 		if past, err = b.o.Restores(id); err != nil {
@@ -318,9 +320,11 @@ func (b *Backups) handoverFiles(id controlplane.ID) (files map[string]any, err e
 	}
 	files = map[string]any{controlplane.StagedPast: past}
 	if b.o.Record != nil {
-		if files[controlplane.StagedRecord], err = b.o.Record(id); err != nil {
+		last, err := b.o.Record(id)
+		if err != nil {
 			return nil, err
 		}
+		files[controlplane.StagedRecord] = controlplane.Departure{LastStart: last, Shown: shown}
 	}
 	return files, nil
 }

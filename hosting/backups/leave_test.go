@@ -50,7 +50,7 @@ func TestAWithdrawnMoveNeverHappensLater(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.Stopped(id)
+		b.Stopped(id, controlplane.Shown{})
 		state(controlplane.LeavingStops)
 		b.Stay(id)
 		end()
@@ -60,7 +60,7 @@ func TestAWithdrawnMoveNeverHappensLater(t *testing.T) {
 		}
 		b.Leave(id, "m1")
 		state(controlplane.LeavingStops)
-		b.Stopped(id)
+		b.Stopped(id, controlplane.Shown{})
 		state(controlplane.LeavingDone)
 		if !b.IsSuperseded(id) {
 			t.Error("a plane that has left may run again")

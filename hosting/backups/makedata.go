@@ -32,7 +32,19 @@ func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlpla
 			return controlplane.Preparation{}, err
 		}
 	}
-	return controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}, nil
+	done := controlplane.Preparation{State: controlplane.PreparationDone, Restores: made.Restores}
+	if o.ID == controlplane.Recovery {
+		d := &controlplane.Departure{}
+		content, err := os.ReadFile(filepath.Join(staging, controlplane.StagedPast))
+		if err == nil {
+			err = json.Unmarshal(content, &d.PastData)
+		}
+		if err != nil {
+			return controlplane.Preparation{}, fmt.Errorf("the orders that the plane has executed: %w", err)
+		}
+		done.Departure = d
+	}
+	return done, nil
 }
 
 // stageIdentity writes what a plane that was lost needs beside its data. A clone gets none of it.

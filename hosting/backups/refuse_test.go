@@ -83,7 +83,7 @@ func TestAPlaneWhoseDataCannotMoveStays(t *testing.T) {
 				case "stopped":
 					state("m1", controlplane.LeavingStops)
 					grow()
-					b.Stopped(id)
+					b.Stopped(id, controlplane.Shown{})
 				case "after the note":
 					state("m1", controlplane.LeavingStops)
 					end()
@@ -98,7 +98,7 @@ func TestAPlaneWhoseDataCannotMoveStays(t *testing.T) {
 					}
 					b.Leave(id, "m1")
 					state("m1", controlplane.LeavingStops)
-					b.Stopped(id)
+					b.Stopped(id, controlplane.Shown{})
 				}
 				l := state("m1", controlplane.LeavingRefused)
 				if !strings.Contains(l.Message, "more than 16 GiB") {
@@ -124,7 +124,7 @@ func TestAPlaneWhoseDataCannotMoveStays(t *testing.T) {
 				request("m2")
 				state("m2", controlplane.LeavingWaits)
 				state("m2", controlplane.LeavingStops)
-				b.Stopped(id)
+				b.Stopped(id, controlplane.Shown{})
 				state("m2", controlplane.LeavingDone)
 			})
 		})
@@ -172,7 +172,7 @@ func TestAPlaneThatTheOtherSideMayHaveStaysStopped(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-time.After(10 * time.Second)
-		b.Stopped(id)
+		b.Stopped(id, controlplane.Shown{})
 		<-time.After(10 * time.Second)
 		huge := filepath.Join(dir, "hc", "etcd", "huge")
 		makeFile(t, huge, "")

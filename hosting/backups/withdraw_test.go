@@ -121,7 +121,7 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 					}
 					source.Leave(id, "m1")
 					<-time.After(10 * time.Second)
-					source.Stopped(id)
+					source.Stopped(id, controlplane.Shown{})
 					<-time.After(10 * time.Second)
 					if l := source.Leave(id, "m1"); l.State != controlplane.LeavingDone {
 						t.Fatalf("the plane has not left: %+v", l)

@@ -1,6 +1,9 @@
 package controlplane
 
-import "strings"
+import (
+	"encoding/json"
+	"strings"
+)
 
 // movePrefix is the beginning of the ID of the RestoreOrder by which a plane arrives from another management cluster.
 // It is not possible in the ID of a customer's order.
@@ -18,9 +21,20 @@ func MoveOf(order string) string {
 	return move
 }
 
-// StagedRecord is a file beside the data of a plane that arrives: the LastStart of the management cluster that it left,
-// as JSON. Its Rotations are those of the plane's keys.
+// StagedRecord is a file beside the data of a plane that arrives: its Departure, as JSON.
 const StagedRecord = "record.json"
+
+// Departure is how a plane ran on the management cluster that it has left. A version before knew the LastStart only.
+type Departure struct {
+	LastStart
+	Shown
+}
+
+// Shown are parts of a HostedCluster's status that go with a plane, as JSON; nil: the status has none.
+type Shown struct {
+	Upgrade json.RawMessage `json:",omitempty"` // the last one
+	Restore json.RawMessage `json:",omitempty"` // of the last order
+}
 
 // LeavingState is how far a plane has left this management cluster.
 type LeavingState string

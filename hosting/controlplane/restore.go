@@ -44,8 +44,8 @@ type Preparation struct {
 	Message  string    // why it waits or failed
 	Restores time.Time // every write acknowledged before is in the data; of a Preparation that is done
 	Changes  *Changes  // of a dry run that is done
-	// Rotations are those of the keys that come with the data; of an arrival that is done.
-	Rotations Rotations
+	// Departure is how the plane ran before; of an arrival that is done. A recovery knows the executed orders only.
+	Departure *Departure
 }
 
 // Changes are the objects of a plane that a restore would change.

@@ -1,0 +1,106 @@
+package hosting
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+)
+
+// A plane that moves takes along what its HostedCluster's status shows of its last upgrade and restore: the status on
+// the target is empty, and without that the target would start the release of the spec, also one that has failed, and
+// execute a restore again that has failed (decision 170).
+
+// shownOf returns what goes with a plane that leaves.
+func shownOf(s hypershift.HostedClusterStatus) (shown controlplane.Shown) {
+	if s.Upgrade != nil {
+		shown.Upgrade, _ = json.Marshal(s.Upgrade) // strings, numbers and times
+	}
+	if s.Restore != nil {
+		shown.Restore, _ = json.Marshal(s.Restore)
+	}
+	return shown
+}
+
+// reasonToStay returns why a plane must not stop yet for a move: a step that only this management cluster can end, in
+// minutes. "" when nothing holds the move up. A plane that sleeps before its first start with another release moves: it
+// may sleep for weeks.
+func reasonToStay(hc *hypershift.HostedCluster, s hypershift.HostedClusterStatus, p controlplane.Observation) string {
+	last := p.LastStart
+	if r := parseRestore(hc); r != nil && r.Invalid == "" && last.Data == r.Order.ID {
+		isShown := s.Restore != nil && s.Restore.ID == r.Order.ID && s.Restore.Phase.IsFinal()
+		if !isShown { // what is stored beside the data must agree with it first, such as revoked credentials
+			return fmt.Sprintf("the restore %s must be completed first", r.Order.ID)
+		}
+	}
+	if u := s.Upgrade; u != nil { // the copy of the data, with which a failed upgrade may go back, does not move
+		goesBack := u.Phase == hypershift.UpgradeFailed && u.CompletedAt == nil && p.State != controlplane.Down
+		if isOpen(u) && (last.Release != last.Served || goesBack) {
+			return fmt.Sprintf("the upgrade from %s to %s is %s, which must end first", u.From, u.To, u.Phase)
+		}
+	}
+	return ""
+}
+
+// arrival is what a plane brings whose data is prepared, as far as this management cluster goes on with it.
+type arrival struct {
+	Release controlplane.Version      // with which it starts here; "": that of the spec
+	Upgrade *hypershift.UpgradeStatus // nil: none
+	Restore *hypershift.RestoreStatus // nil: none
+}
+
+// bringsWith returns the arrival of a plane, the zero value when no data of one is prepared. A release that this
+// management cluster does not offer is left out: the plane then starts with that of the spec. An upgrade whose new
+// release was never started is left out, too: it begins here anew, with a copy.
+func (r *restore) bringsWith(hc *hypershift.HostedCluster, offered Releases, at metav1.Time) (a arrival) {
+	if r == nil || !r.IsRecovery || !r.isPrepared() || r.Prepared.Departure == nil {
+		return arrival{}
+	}
+	d := r.Prepared.Departure
+	if !r.IsArrival {
+		a.Restore = lostOrder(hc, d.LastStart, at)
+		return a
+	}
+	var upgrade hypershift.UpgradeStatus
+	isBegun := upgradeOf(d, &upgrade) && (upgrade.Phase != hypershift.UpgradeRuns || d.Release != d.Served)
+	if isBegun && slices.Contains(offered, orderedRelease(&upgrade)) {
+		upgrade.Copy, upgrade.LaunchedAt = "", nil // the copy stays on the source
+		a.Upgrade = &upgrade
+	}
+	if slices.Contains(offered, d.Served) {
+		a.Release = d.Served
+	}
+	var shown hypershift.RestoreStatus
+	if json.Unmarshal(d.Restore, &shown) == nil && shown.ID != "" {
+		a.Restore = &shown
+	}
+	return a
+}
+
+// upgradeOf reads the upgrade that a plane brings. It returns false when there is none.
+func upgradeOf(d *controlplane.Departure, u *hypershift.UpgradeStatus) bool {
+	return json.Unmarshal(d.Upgrade, u) == nil && u.Phase != ""
+}
+
+// lostOrder returns the status of an order of a restore that a plane had when its management cluster was lost, and had
+// not executed: nobody knows whether it had failed there days ago. nil: there is none.
+func lostOrder(hc *hypershift.HostedCluster, last controlplane.LastStart, at metav1.Time) *hypershift.RestoreStatus {
+	r := parseRestore(hc)
+	if r == nil || r.Invalid != "" || last.HasRestored(r.Order.ID) {
+		return nil
+	}
+	return &hypershift.RestoreStatus{ID: r.Order.ID, At: r.Order.At, DryRun: r.Order.DryRun,
+		Phase: hypershift.RestoreFailed, StartedAt: at, CompletedAt: &at,
+		Message: "this order was given before the plane was recovered from its lost management cluster; order it again"}
+}
+
+// isArriving reports whether a plane has come from another management cluster and was not ready here yet.
+func isArriving(last controlplane.LastStart) bool {
+	return !last.WasReady && slices.ContainsFunc(last.Restores(), func(data string) bool {
+		return controlplane.MoveOf(data) != ""
+	})
+}

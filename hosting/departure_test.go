@@ -1,0 +1,74 @@
+package hosting
+
+import (
+	"cmp"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"atoll.dev/api/hypershift"
+	"atoll.dev/hosting/controlplane"
+)
+
+// A plane stops for a move when no step is open that only this management cluster can end.
+func TestAMoveWaitsForOpenSteps(t *testing.T) {
+	ended := metav1.NewTime(time.Now())
+	upgrade := func(p hypershift.UpgradePhase, at *metav1.Time) hypershift.HostedClusterStatus {
+		return hypershift.HostedClusterStatus{Upgrade: &hypershift.UpgradeStatus{From: "1.36.3", To: "1.37.0", Phase: p,
+			CompletedAt: at}}
+	}
+	restored := func(id string, p hypershift.RestorePhase) hypershift.HostedClusterStatus {
+		return hypershift.HostedClusterStatus{Restore: &hypershift.RestoreStatus{ID: id, Phase: p}}
+	}
+	const replacing, completed = hypershift.RestoreReplacing, hypershift.RestoreCompleted
+	for name, c := range map[string]struct {
+		order  string // the annotation of a restore
+		status hypershift.HostedClusterStatus
+		data   string               // with which the plane runs
+		last   controlplane.Version // release of the last start; that of record is 1.36.3
+		state  controlplane.State
+		stays  bool
+	}{
+		"nothing is ordered":       {},
+		"an upgrade has not begun": {status: upgrade(hypershift.UpgradeRuns, nil)},
+		"an upgrade runs": {
+			status: upgrade(hypershift.UpgradeRuns, nil), last: "1.37.0", stays: true,
+		},
+		"a rollback has not begun": {status: upgrade(hypershift.UpgradeRollsBack, nil)},
+		"a rollback runs":          {status: upgrade(hypershift.UpgradeRollsBack, nil), last: "1.35.1", stays: true},
+		"a failed upgrade goes back": {
+			status: upgrade(hypershift.UpgradeFailed, nil), state: controlplane.Failing, stays: true,
+		},
+		"a plane sleeps after a failed upgrade": {
+			status: upgrade(hypershift.UpgradeFailed, nil), state: controlplane.Down,
+		},
+		"a failed upgrade has gone back": {status: upgrade(hypershift.UpgradeFailed, &ended)},
+		"an upgrade soaks":               {status: upgrade(hypershift.UpgradeSoaks, nil)},
+		"an upgrade is over":             {status: upgrade(hypershift.UpgradeCompleted, &ended)},
+		"a restore is prepared":          {order: "r1", status: restored("r1", hypershift.RestorePreparing)},
+		"the plane starts with restored data": {
+			order: "r1", status: restored("r1", replacing), data: "r1", stays: true,
+		},
+		"the status is still of another order": {
+			order: "r1", status: restored("r0", completed), data: "r1", stays: true,
+		},
+		"the status is empty":    {order: "r1", data: "r1", stays: true},
+		"a restore is completed": {order: "r1", status: restored("r1", completed), data: "r1"},
+		"a restore is completed, and is past": {
+			order: "r2", status: restored("r2", hypershift.RestoreFailed), data: "r1",
+		},
+		"an order that cannot be read is there": {order: "NO", data: "NO"},
+	} {
+		hc := &hypershift.HostedCluster{}
+		if c.order != "" {
+			hc.Annotations = map[string]string{hypershift.RestoreAnnotation: `{"id":"` + c.order +
+				`","at":"2026-11-23T05:00:00Z"}`}
+		}
+		p := controlplane.Observation{State: cmp.Or(c.state, controlplane.Ready), LastStart: controlplane.LastStart{
+			Data: c.data, Served: "1.36.3", Release: cmp.Or(c.last, "1.36.3")}}
+		if why := reasonToStay(hc, c.status, p); (why != "") != c.stays {
+			t.Errorf("%s: the plane stays: %q, want %t", name, why, c.stays)
+		}
+	}
+}
