@@ -93,8 +93,8 @@ func Open(ctx context.Context, endpoint string) (*Plugin, error) {
 // Close closes the connection.
 func (p *Plugin) Close() { p.conn.Close() }
 
-// Problem returns why the plugin did not answer the last question; nil when it did. Keys in memory go on meanwhile, and
-// a restart fails.
+// Problem returns why the plugin did not answer the last question; nil when it did. Keys in memory go on meanwhile;
+// what needs another key fails, as does an Open.
 func (p *Plugin) Problem() error {
 	if err := p.problem.Load(); err != nil {
 		return *err
