@@ -59,11 +59,7 @@ func (w *moveWorld) killUntil(t *testing.T, move string, victims []victim, phase
 				t.Logf("killed in %v", killed)
 				return
 			}
-			n := 0
-			for _, v := range victims {
-				n += w.kill(t, v)
-			}
-			killed = append(killed, fmt.Sprintf("%s/%s: %d", p.Side, p.Phase, n))
+			killed = append(killed, fmt.Sprintf("%s/%s: %d", p.Side, p.Phase, w.kill(t, victims)))
 		}
 	}
 }
@@ -102,6 +98,14 @@ func (w *moveWorld) check(t *testing.T, on string) {
 // finish ends the forwarding of a move while victims are killed, and checks that the source has nothing left.
 func (w *moveWorld) finish(t *testing.T, m fleet.Move, victims []victim) {
 	t.Helper()
+	localtest.Eventually(t, 3*time.Minute, func() error { // the supervisor starts again later what ends often
+		for _, v := range victims {
+			if len(w.find(v)) == 0 {
+				return fmt.Errorf("%v does not run", v)
+			}
+		}
+		return nil
+	})
 	w.order(t, "--finish")
 	w.killUntil(t, m.ID, victims, fleet.Moved)
 	localtest.Eventually(t, 3*time.Minute, func() error {
@@ -132,7 +136,8 @@ func (w *moveWorld) cancelsUnderKills(t *testing.T) {
 			break
 		}
 	}
-	if _, err := w.r.Try("cluster", "move", "moves", "--cancel"); err != nil && !strings.Contains(err.Error(), "has moved") {
+	_, err := w.r.Try("cluster", "move", "moves", "--cancel")
+	if err != nil && !strings.Contains(err.Error(), "has moved") {
 		t.Fatal(err)
 	}
 	victims := []victim{{"hosting", m.From}, {"hosting", m.To}, {"clm", ""}, {"adapter", ""}}

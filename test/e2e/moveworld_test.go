@@ -273,13 +273,23 @@ func (w *moveWorld) runsOn() (sides []string) {
 	return sides
 }
 
-// kill ends the processes of a victim at once. It returns how many there were: none while the victim starts again.
-func (w *moveWorld) kill(t *testing.T, v victim) (n int) {
+// find returns the processes of a victim; none while it starts again.
+func (w *moveWorld) find(v victim) (pids []int) {
 	for _, p := range localtest.Processes(w.r.Home) {
 		pid, command, _ := strings.Cut(p, " ")
-		isIt := strings.Contains(command, "atoll "+v.command+" ")
-		if number, err := strconv.Atoi(pid); err == nil && isIt && strings.Contains(command, v.management) {
-			localtest.Kill(t, number)
+		isIt := strings.Contains(command, "atoll "+v.command+" ") && strings.Contains(command, v.management)
+		if number, err := strconv.Atoi(pid); err == nil && isIt {
+			pids = append(pids, number)
+		}
+	}
+	return pids
+}
+
+// kill ends the processes of victims at once. It returns how many there were.
+func (w *moveWorld) kill(t *testing.T, victims []victim) (n int) {
+	for _, v := range victims {
+		for _, pid := range w.find(v) {
+			localtest.Kill(t, pid)
 			n++
 		}
 	}
