@@ -8,17 +8,17 @@
 //
 //	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 4 MiB
 //	NAMESPACE/NAME/CHAIN/keys                the plane's keys and certificates
-//	NAMESPACE/NAME/CHAIN/chain               Manifest; written when all parts are stored. A chain without it is none
+//	NAMESPACE/NAME/CHAIN/chain               Manifest, written last: a chain without it is not restored from
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
 //	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
 //	NAMESPACE/NAME/move-ID/...               the data of a plane that moves; see handover
-//	.deleted/NAMESPACE/NAME                  the plane's cluster was deleted at a moment, with the data of an owner
+//	.deleted/NAMESPACE/NAME                  tombstone: when the plane's cluster was deleted, and the owner of its data
 //	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last, sealed (decision 156)
 //
 // The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
 // encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that is changed,
 // cut short, or stored under another name cannot be opened; the manifest has a checksum of each part, and each
-// segment one of the object before it, so that a missing object shows.
+// segment one of the object before it, so that a restore detects a missing object.
 //
 // Time. A sample is a moment and the revision that etcd had after it. Every write that was acknowledged before the
 // moment is in the revision, and every write that began after etcd answered is not. The log has one sample for each
@@ -73,7 +73,7 @@ var chainName = regexp.MustCompile(`^(\d{8}T\d{6}\.\d{3}Z)-[0-9a-f]{8}$`)
 func parseChain(name string) (time.Time, error) {
 	m := chainName.FindStringSubmatch(name)
 	if m == nil {
-		return time.Time{}, fmt.Errorf("%q is no name of a chain", name)
+		return time.Time{}, fmt.Errorf("%q is not a name of a chain", name)
 	}
 	return time.Parse(chainTime, m[1])
 }

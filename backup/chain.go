@@ -36,7 +36,7 @@ type chain struct {
 	complete chan struct{} // closed when the chain can replace the one before it
 	ended    chan struct{} // closed when run has returned err
 	err      error
-	large    chan struct{} // closed when its log is so large that the next chain should begin
+	large    chan struct{} // closed when the log is so large that the next chain should begin
 
 	prefix   string // of its objects
 	name     string
@@ -76,8 +76,8 @@ func (c *chain) run() (err error) {
 	return nil
 }
 
-// takeSample reads etcd's revision. The sample has the time before the request, or after when that is later.
-func (c *chain) takeSample(after time.Time) (Sample, error) {
+// takeSample reads etcd's revision. The sample's time is the time before the request, or notBefore when that is later.
+func (c *chain) takeSample(notBefore time.Time) (Sample, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
 	defer cancel()
 	at := time.Now().UTC().Round(0)
@@ -85,8 +85,8 @@ func (c *chain) takeSample(after time.Time) (Sample, error) {
 	if err != nil {
 		return Sample{}, err
 	}
-	if at.Before(after) { // the clock was set back: the log's time stands still until the clock has caught up
-		at = after
+	if at.Before(notBefore) { // the clock was set back: the log's time stays the same until the clock has passed it
+		at = notBefore
 	}
 	return Sample{Time: at, Revision: r.Header.GetRevision()}, nil
 }
@@ -118,15 +118,15 @@ func (c *chain) takeSnapshot() error {
 	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Start: start}
 	if c.f.o.Restores != nil {
 		if m.Restores, err = c.f.o.Restores(); err != nil {
-			return fmt.Errorf("the restores of the plane: %w", err)
+			return fmt.Errorf("reading the restore orders that the plane has executed: %w", err)
 		}
 	}
-	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*") // is never given a name
+	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*")
 	if err != nil {
 		return err
 	}
 	defer spool.Close()
-	if err := os.Remove(spool.Name()); err != nil { // a kill leaves nothing
+	if err := os.Remove(spool.Name()); err != nil { // the open file stays usable, and a killed process leaves no file
 		return err
 	}
 	if err := c.spoolSnapshot(spool, &m); err != nil {
@@ -162,7 +162,7 @@ func (c *chain) spoolSnapshot(spool io.Writer, m *Manifest) error {
 		return err
 	}
 	c.compress.Reset(spool)
-	// All planes share the places of Options.Snapshots: an etcd that sends nothing must not keep one.
+	// All planes share the room of Options.Snapshots: an etcd that sends nothing must not keep it.
 	stall := time.AfterFunc(callLimit, cancel)
 	defer stall.Stop()
 	for {

@@ -14,9 +14,9 @@ import (
 // ownersPrefix is the prefix of the objects that list the owners of each plane. No namespace begins with a dot.
 const ownersPrefix = ".owners/"
 
-// Records are the objects beside the chains: who has each plane, and which clusters were deleted. The lists of owners
-// are sealed, so that nobody who can only write the store ends a plane (decision 156). Use NewRecords. Many goroutines
-// may use Records.
+// Records reads and writes the objects beside the chains: the owners of each plane, the tombstones of deleted clusters,
+// and the decisions of moves. The lists of owners are sealed, so that an attacker who can only write the store cannot
+// end a plane (decision 156). Use NewRecords. Many goroutines may use Records.
 type Records struct {
 	store  Store
 	kms    envelope.KMS
@@ -28,7 +28,7 @@ func NewRecords(store Store, kms envelope.KMS) *Records {
 	return &Records{store: store, kms: kms, opener: envelope.NewOpener(kms)}
 }
 
-// owners returns the owners of a plane; none when none has claimed it, as before there were owners.
+// owners returns the owners of a plane; an empty list when none has claimed it. Early versions claimed no plane.
 func (r *Records) owners(ctx context.Context, p Plane) (o owners, err error) {
 	name := ownersPrefix + p.String()
 	content, err := r.store.Get(ctx, name)
@@ -38,7 +38,8 @@ func (r *Records) owners(ctx context.Context, p Plane) (o owners, err error) {
 	if err != nil {
 		return owners{}, err
 	}
-	// A version before stored the list without a seal. A sealed object is no JSON: bytes follow its first line.
+	// An earlier version stored the list without a seal, as JSON. A sealed object is not JSON: bytes follow its first
+	// line.
 	if json.Unmarshal(content, &o) == nil && o.last() != "" {
 		o.Draw = Draw{}
 		return o, nil
@@ -62,10 +63,11 @@ func (r *Records) IsOwned(ctx context.Context, p Plane) (bool, error) {
 
 // Keeper keeps the Identity of a machine's data of one plane on its disk.
 type Keeper interface {
-	// Load returns the identity. At its first call it draws the owner.
+	// Load returns the identity. The first call generates the owner.
 	Load() (Identity, error)
-	// Update replaces the identity of an owner by the result of change, and returns when the disk has that. Of two calls
-	// at once the second changes the result of the first: a draw that the disk loses would end the plane.
+	// Update replaces the identity of an owner by the result of change, and returns when the result is on disk. Of two
+	// calls at once the second changes the result of the first: a draw that is in the store and not on the disk would
+	// end the plane.
 	Update(of Owner, change func(Identity) Identity) error
 }
 
@@ -76,7 +78,7 @@ type Claimant struct {
 	keeper  Keeper
 
 	mu      sync.Mutex
-	pending Draw      // the draw that the disk has and the store may not have; the zero value: none
+	pending Draw      // is on the disk, and perhaps not in the store; the zero value: there is none
 	drawn   time.Time // when the store got the last draw of this Claimant; zero: never
 }
 
@@ -85,21 +87,25 @@ func (r *Records) Claimant(p Plane, k Keeper) *Claimant {
 	return &Claimant{records: r, plane: p, keeper: k}
 }
 
-// Claim confirms that the machine's data is the last owner of the plane, or makes it that. It is repeated, and has
-// three outcomes:
+// Claim confirms that this machine's owner is the last owner of the plane, or makes it the last one. The caller repeats
+// it. It has three outcomes:
 //
-//  1. nil: the owner is the last one.
-//  2. ErrSuperseded: it was the last one, and another one has claimed the plane since; or it never was, and the last
-//     one has taken the plane: then its data is of a version without owners, or never reached the store before the
-//     plane was recovered elsewhere; or a machine with a copy of the disk has claimed the plane. That stays so.
-//  3. Another error: the store does not answer, or its list is damaged, not sealed, or an older one; nothing is known.
+//  1. nil: the machine's owner is the last one.
+//  2. ErrSuperseded, for ever: another machine has the plane. Either the machine's owner was the last one and another
+//     owner has claimed the plane since. Or the machine's owner was never the last one, and the last one has taken the
+//     plane: the machine's data was made by a version without owners, or never reached the store before the plane was
+//     recovered on another machine. Or a machine with a copy of this machine's disk has claimed the plane.
+//  3. Another error: the store does not answer, or its list is damaged, not sealed, or an older one. Then the owner is
+//     unknown.
 //
-// Of two owners that claim at the same time one is superseded at its next call. Of two machines with the same disk the
-// one is superseded that claims second after the other has drawn; each draws at the first call and every drawEvery.
+// Of two owners that claim at the same time one is superseded at its next call. Of two machines with the same disk, the
+// first one that claims after the other has stored a draw is superseded: each machine stores a draw at its first call
+// and then every drawEvery.
 func (c *Claimant) Claim(ctx context.Context) error { return c.claim(ctx, confirms) }
 
-// Take makes an owner the last one whose data is made from the backups of the plane, or by a move, or is new. It may be
-// repeated, and has the outcomes of Claim; only an owner that was the last one before can be superseded.
+// Take makes this machine's owner the last one. It is for data that was made from the backups of the plane or by a
+// move, and for new data. It may be repeated, and has the outcomes of Claim; only an owner that was the last one before
+// can be superseded.
 func (c *Claimant) Take(ctx context.Context) error { return c.claim(ctx, takes) }
 
 func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
@@ -117,7 +123,7 @@ func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
 	if err := have.check(id, kind); err != nil {
 		return fmt.Errorf("%s: %w", ownersPrefix+c.plane.String(), err)
 	}
-	if c.pending != (Draw{}) && have.Draw == c.pending { // it was stored, though the store did not answer
+	if c.pending != (Draw{}) && have.Draw == c.pending { // an earlier Put stored it, though the store did not answer
 		c.markDrawn()
 	}
 	if have.last() == id.Owner && have.isSealed && (kind == confirms || have.Taken == id.Owner) &&
@@ -141,7 +147,7 @@ func (c *Claimant) claim(ctx context.Context, kind claimKind) error {
 // markDrawn records that the store has the pending draw. The caller holds mu.
 func (c *Claimant) markDrawn() { c.pending, c.drawn = Draw{}, time.Now() }
 
-// confirm keeps that the store has the owner in a sealed list.
+// confirm records on the disk that the store has the owner in a sealed list.
 func (c *Claimant) confirm(id Identity) error {
 	if id.Confirmed {
 		return nil
@@ -176,8 +182,8 @@ func (f *Follower) claim(ctx context.Context) error {
 	return f.o.Claim(ctx)
 }
 
-// keepClaiming asks the store from time to time whether the plane lives elsewhere. When it does, keepClaiming records
-// that and calls end.
+// keepClaiming repeats the claim every ownerEvery until ctx ends. When another machine has the plane, keepClaiming
+// records that, calls end, and returns.
 func (f *Follower) keepClaiming(ctx context.Context, end func()) {
 	if f.o.Claim == nil {
 		return
@@ -186,7 +192,7 @@ func (f *Follower) keepClaiming(ctx context.Context, end func()) {
 		attempt, cancel := context.WithTimeout(ctx, ownerEvery)
 		err := f.claim(attempt)
 		cancel()
-		if errors.Is(err, ErrSuperseded) { // any other error also shows in the chain
+		if errors.Is(err, ErrSuperseded) { // another error of the store also fails the chain, which reports it
 			f.recordSuperseded(err)
 			end()
 			return
@@ -194,7 +200,7 @@ func (f *Follower) keepClaiming(ctx context.Context, end func()) {
 	}
 }
 
-// recordSuperseded records that the plane lives elsewhere.
+// recordSuperseded records that another machine has the plane.
 func (f *Follower) recordSuperseded(why error) {
 	f.mu.Lock()
 	isNew := !f.state.Superseded

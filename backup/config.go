@@ -12,21 +12,22 @@ import (
 	"atoll.dev/internal/strictyaml"
 )
 
-// Config is the file that names a store: YAML, every other key is an error. Paths are relative to the file.
+// Config is the content of the file that names a store, as YAML. An unknown key is an error. Paths are relative to the
+// file.
 type Config struct {
 	Bucket   string `yaml:"bucket"`
 	Prefix   string `yaml:"prefix"`   // of all objects; several regions may share a bucket
 	Region   string `yaml:"region"`   // default us-east-1
 	Endpoint string `yaml:"endpoint"` // https://HOST of a store that is not AWS's
-	// CredentialsFile has aws_access_key_id, aws_secret_access_key and perhaps aws_session_token, one a line with "=",
-	// as AWS's programs keep them. A change takes effect with the next request.
+	// CredentialsFile is a credentials file of AWS: aws_access_key_id, aws_secret_access_key and perhaps
+	// aws_session_token, each on a line with "=". A change takes effect with the next request.
 	CredentialsFile string `yaml:"credentials_file"`
 	KeyFile         string `yaml:"key_file"` // see envelope.KeyFile
-	// KMS is unix:///PATH, the socket of a KMS v2 plugin of Kubernetes, which encrypts instead of the key file. A key file
-	// beside it decrypts what was encrypted with it before.
+	// KMS is unix:///PATH, the socket of a KMS v2 plugin of Kubernetes, which encrypts instead of the key file. A key
+	// file beside it decrypts what was encrypted with it before.
 	KMS string `yaml:"kms"`
-	// LockDays is for how many days Object Lock protects what is stored; 0: not at all. LockMode is governance, the
-	// default, or compliance. See Lock.
+	// LockDays is the number of days for which Object Lock protects the stored objects; 0: no lock. LockMode is
+	// governance, the default, or compliance. See Lock.
 	LockDays int    `yaml:"lock_days"`
 	LockMode string `yaml:"lock_mode"`
 	// BytesPerSecond bounds all uploads; 0: no limit.

@@ -14,8 +14,8 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 )
 
-// credentialsFile provides the credentials of a store from AWS's file of credentials. It reads the file again when that
-// has changed, so that credentials rotate without a restart.
+// credentialsFile provides the credentials of a store from a credentials file of AWS. It reads the file again when the
+// file has changed, so that credentials rotate without a restart.
 type credentialsFile struct {
 	path string
 
@@ -48,7 +48,7 @@ func (c *credentialsFile) Retrieve(context.Context) (aws.Credentials, error) {
 	return read, nil
 }
 
-// parseCredentials parses AWS's file of credentials; of several profiles, the first.
+// parseCredentials parses a credentials file of AWS and returns the first profile.
 func parseCredentials(content []byte) (read aws.Credentials, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(content))
 	for profiles := 0; lines.Scan(); {

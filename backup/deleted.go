@@ -14,17 +14,18 @@ const KeepDeleted = 7 * 24 * time.Hour
 // deletedPrefix is the prefix of the tombstones of deleted clusters. No namespace begins with a dot.
 const deletedPrefix = ".deleted/"
 
-// tombstone shows that a cluster was deleted: its time, and behind a space the owner of the data that was deleted.
+// tombstone records that a cluster was deleted. The object's content is the time of the deletion and, after a space,
+// the owner of the deleted data.
 type tombstone struct {
 	At    time.Time
-	Owner Owner // "": not known, or of an earlier version
+	Owner Owner // "": unknown, or an earlier version wrote the tombstone
 }
 
 func parseTombstone(content []byte) (t tombstone, err error) {
 	at, owner, _ := strings.Cut(string(content), " ")
 	t.Owner = Owner(owner)
 	if t.At, err = time.Parse(time.RFC3339, at); err != nil {
-		return t, fmt.Errorf("%w: its tombstone is no time: %w", ErrCorrupt, err)
+		return t, fmt.Errorf("%w: the time of its tombstone cannot be read: %w", ErrCorrupt, err)
 	}
 	return t, nil
 }
@@ -37,13 +38,15 @@ func (t tombstone) String() string {
 	return text
 }
 
-// isOf reports whether the tombstone is of the plane that has this last owner. A management cluster from which the
-// plane was moved, or that was lost and came back, deletes its own data only: the plane lives elsewhere.
+// isOf reports whether the tombstone records the deletion of the plane that has this last owner. When it names an
+// earlier owner, only the data of that owner was deleted, and the plane goes on elsewhere: its management cluster was
+// lost and came back, or the plane was moved away from it.
 func (t tombstone) isOf(last Owner) bool { return last == "" || t.Owner == last }
 
 // MarkDeleted stores that a plane's cluster is deleted: RemoveDeleted removes its backups after KeepDeleted. Of
-// several calls with the same owner the first counts. It stores nothing when another owner has the plane, or a machine
-// with a copy of the disk that had the identity. An Identity without an owner stands for data of an unknown one.
+// several calls with the same owner the first counts. It stores nothing when another owner has the plane, or when a
+// machine with a copy of this machine's disk has claimed it. An Identity without an owner means that the owner of the
+// data is unknown.
 func (r *Records) MarkDeleted(ctx context.Context, p Plane, id Identity, now time.Time) error {
 	have, err := r.owners(ctx, p)
 	if err != nil {
@@ -74,9 +77,9 @@ func (r *Records) MarkDeleted(ctx context.Context, p Plane, id Identity, now tim
 	return r.store.Put(ctx, name, []byte(mark.String()))
 }
 
-// Exists reports whether the store has a backup of a plane whose cluster was not deleted. A tombstone of the plane's
-// last owner means that a cluster of the same name is another one; where the list that names the owner is not sealed,
-// the answer is ErrCorrupt.
+// Exists reports whether the store has a backup of a plane whose cluster was not deleted. The answer is no when a
+// tombstone names the plane's last owner: a cluster that has the name now is another one, and must not get the backup.
+// The error is ErrCorrupt when the list that names this owner is not sealed.
 func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
 	content, err := r.store.Get(ctx, deletedPrefix+p.String())
 	if err != nil && !errors.Is(err, ErrNotFound) {
@@ -104,9 +107,9 @@ func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
 	return len(chains) > 0, err
 }
 
-// RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. Where isUsed
-// reports that a cluster of the name exists again, and where another owner has the plane than the tombstone names, it
-// removes the tombstone instead. It returns how many planes lost their backups.
+// RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. It removes only
+// the tombstone when isUsed reports that a cluster of the name exists again, and when another owner than the one in the
+// tombstone has the plane. An error of one plane stops no other. It returns how many planes lost their backups.
 func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, now time.Time) (n int, err error) {
 	tombstones, err := r.store.List(ctx, deletedPrefix)
 	if err != nil {
@@ -134,7 +137,8 @@ func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, no
 	return n, errors.Join(failed...)
 }
 
-// removeDeleted removes the backups of one plane, its owners, and then its tombstone, when that is old enough.
+// removeDeleted removes the backups of one plane, its list of owners, and then its tombstone, when the tombstone is old
+// enough. It reports whether it has removed the backups.
 func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now time.Time) (bool, error) {
 	content, err := r.store.Get(ctx, name)
 	if err != nil {

@@ -10,22 +10,22 @@ import (
 	"atoll.dev/envelope"
 )
 
-// Fetched is what Fetch has written.
+// Fetched describes the files that Fetch has written.
 type Fetched struct {
 	Chain    string
 	Snapshot string   // file, for atoll-kube restore
 	Log      string   // file, for atoll-kube restore
-	Sample   Sample   // every write acknowledged before its time is restored
+	Sample   Sample   // the files have every write that etcd acknowledged before its time
 	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
 	Restores []string // orders that the plane had executed when the snapshot was taken
-	// Damage is why chains that should restore to the moment, too, do not; nil when no other chain was tried.
+	// Damage has the errors of other chains that should restore to the moment, too; nil when there were none.
 	Damage error
 }
 
 // ErrOutside is the error of a moment to which no backup restores.
 var ErrOutside = errors.New("no backup restores to that moment")
 
-// errAfterChain is the error of a restore to a moment that is later than the end of a chain's log.
+// errAfterChain is the error of a restore to a moment after the end of a chain's log.
 var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
@@ -77,7 +77,7 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 	if err != nil {
 		return Fetched{}, err
 	}
-	// When a chain was interrupted while it began, the last one with a log may have more.
+	// When the last chain was interrupted while it began, the last chain with a log may have later changes.
 	for _, earlier := range slices.Backward(chains[:last]) {
 		if !earlier.chain.Whole {
 			continue
@@ -105,7 +105,7 @@ search:
 		isListed := !r.chain.Whole && r.chain.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second))
 		switch {
 		case err != nil:
-		case isListed: // its name is the moment that a list shows
+		case isListed: // lists show the second of the chain's name as its moment
 			to = r.manifest.Complete.Time
 		case r.manifest.Complete.Time.After(at):
 			beginnings = append(beginnings, r)
@@ -113,7 +113,7 @@ search:
 		case isOther:
 			var end Sample
 			if end, err = r.readEnd(ctx); err == nil && end.Time.Before(at) {
-				break search // and so do all before
+				break search // all earlier chains end before the moment, too
 			}
 		}
 		var got Fetched
@@ -142,7 +142,7 @@ search:
 	return Fetched{}, f.err()
 }
 
-// failures are why chains do not restore to a moment.
+// failures are the errors of the chains that do not restore to a moment.
 type failures struct {
 	damage  []error // of chains that may have the moment
 	outside error   // of the newest chain that ends before the moment; nil when none does
@@ -151,7 +151,7 @@ type failures struct {
 
 func (f *failures) any() bool { return f.outside != nil || len(f.damage) > 0 }
 
-// note adds a failure of a chain. It returns failures that say nothing about the chain, such as those of a store that
+// note adds the error of a chain. It returns an error that proves nothing about the chain, such as that of a store that
 // does not answer.
 func (f *failures) note(c Chain, err error) error {
 	switch {

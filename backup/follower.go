@@ -21,11 +21,11 @@ const (
 	retryMax = 15 * time.Second
 	// replaceRetryMax bounds the wait between two attempts to begin the next chain.
 	replaceRetryMax = 5 * time.Minute
-	// deleteExpiredLimit bounds one collection: a slow store must not delay the next chain for long.
+	// deleteExpiredLimit bounds one call of deleteExpired: a slow store must not delay the next chain for long.
 	deleteExpiredLimit = 10 * time.Minute
 	// reasonSlow is the text of State.Failing when no attempt has failed yet.
 	reasonSlow = "the store or the plane's etcd is slow"
-	// failingAfter is the age of the last stored moment from which a backup counts as failing.
+	// failingAfter is the age of State.Stored from which a backup counts as failing.
 	failingAfter = 30 * time.Second
 )
 
@@ -36,44 +36,45 @@ type Options struct {
 	Dial  func() (*grpc.ClientConn, error)
 	Store Store
 	KMS   envelope.KMS
-	// Keys returns the plane's keys and certificates, of which each chain has a copy; nil: chains have none.
+	// Keys returns the plane's keys and certificates; each chain gets a copy. nil: chains have none.
 	Keys func() (Keys, error)
-	// Restores returns the orders of restores that the plane has executed, which each chain lists; nil: chains list none.
+	// Restores returns the restore orders that the plane has executed; each chain lists them. nil: chains list none.
 	Restores func() ([]string, error)
-	// Claim claims the plane's backups for its data, see Claimant; nil: nothing is claimed.
+	// Claim claims the plane's backups for its data, see Claimant.Claim. nil: the follower claims nothing.
 	Claim func(context.Context) error
-	// Spool is the directory of a temporary file that has the compressed snapshot while it is stored, so that a slow
-	// store does not keep etcd's transaction open; default the system's.
+	// Spool is the directory of a temporary file that holds the compressed snapshot until it is stored, so that a slow
+	// store does not keep etcd's transaction open. Default: the system's directory of temporary files.
 	Spool     string
-	Retention Retention
-	// Snapshots bounds the snapshots that followers take at once: each holds a place.
+	Retention Retention // default: DefaultRetention
+	// Snapshots bounds the snapshots that followers take at once: a follower sends a value before a snapshot and
+	// receives one after it. Default: a channel of its own with room for one.
 	Snapshots chan struct{}
-	Log       *slog.Logger
-	Changed   func() // is called after each change of State.Failing; default: nothing
-	// Listed is called with the plane's chains when they have changed; default: nothing.
+	Log       *slog.Logger // default: discards
+	Changed   func()       // is called after each change of State.Failing or State.Superseded; default: does nothing
+	// Listed is called with the plane's chains whenever they may have changed; default: does nothing.
 	Listed func([]Chain)
 }
 
 // State is the state of a plane's backup.
 type State struct {
-	// Stored is the moment up to which everything is in the store: every write acknowledged before can be restored.
-	// Zero: none since the follower began.
+	// Stored is a moment: every write that etcd acknowledged before it can be restored. Zero: the follower has stored
+	// nothing since it began.
 	Stored time.Time
-	// Failing is why nothing was stored for half a minute; "" when the backup is well.
+	// Failing is the reason why the follower has stored nothing for half a minute; "" while it stores.
 	Failing string
-	// Superseded: another management cluster has the plane. Nothing is stored any more, and it stays so.
+	// Superseded: another management cluster has the plane. The follower has ended and stores nothing any more.
 	Superseded bool
 }
 
 // Follower makes the backup of one plane. Use New.
 type Follower struct {
 	o     Options
-	renew chan struct{} // holds one after Renew
+	renew chan struct{} // holds one value after Renew, until the next chain begins
 
 	mu      sync.Mutex
 	state   State
 	err     error     // of the last attempt; nil after a success
-	started time.Time // of Run, or of the plane's last connection
+	started time.Time // when Run began
 }
 
 // New returns a Follower, which does nothing before Run.
@@ -97,8 +98,8 @@ func New(o Options) *Follower {
 	return &Follower{o: o, renew: make(chan struct{}, 1)}
 }
 
-// Renew makes the follower begin the next chain now: the present one cannot be restored. The present chain goes on
-// until the next is complete. Renew returns at once and may be repeated.
+// Renew makes the follower begin the next chain now. A drill calls it when the present chain cannot be restored. The
+// present chain goes on until the next is complete. Renew returns at once and may be repeated.
 func (f *Follower) Renew() {
 	select {
 	case f.renew <- struct{}{}:
@@ -113,7 +114,8 @@ func (f *Follower) State() State {
 	return f.state
 }
 
-// Run makes the backup until ctx ends; the plane runs, or starts. Whatever fails is tried again.
+// Run makes the backup until ctx ends or another management cluster has the plane. The plane runs or is starting. Run
+// retries after every other error.
 func (f *Follower) Run(ctx context.Context) {
 	f.mu.Lock()
 	f.started = time.Now()
@@ -255,7 +257,7 @@ func (f *Follower) recordFailure(err error) {
 	f.updateFailing()
 }
 
-// keepUpdatingFailing calls updateFailing every 5 seconds: a backup also fails when nothing happens.
+// keepUpdatingFailing calls updateFailing every 5 seconds, until ctx ends: time alone can make a backup failing.
 func (f *Follower) keepUpdatingFailing(ctx context.Context) {
 	for pause(ctx, 5*time.Second) == nil {
 		f.updateFailing()
@@ -274,7 +276,8 @@ func (f *Follower) updateFailing() {
 	case time.Since(since) <= failingAfter:
 		f.state.Failing = ""
 	case before != "" && before != reasonSlow:
-		// The first reason stays: others may have addresses that differ with each attempt.
+		// Keep the first error: the next ones may have other port numbers, and each change of Failing is a status
+		// write.
 	case f.err != nil:
 		f.state.Failing = f.err.Error()
 	default:
@@ -317,10 +320,11 @@ func pause(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// errCompacted is the error of a log that etcd has compacted before it was stored.
+// errCompacted is the error of a watch whose next changes etcd has compacted before the follower could store them.
 var errCompacted = errors.New("etcd has compacted changes that were not stored yet; a new snapshot has them")
 
-// deleteExpired deletes what the plane's retention does not keep. What fails is tried again with the next chain.
+// deleteExpired deletes the backups that the plane's retention does not keep, and passes the rest to Options.Listed. It
+// runs again when the next chain is complete, so it only logs errors.
 func (f *Follower) deleteExpired(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, deleteExpiredLimit)
 	defer cancel()

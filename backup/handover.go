@@ -23,7 +23,7 @@ import (
 //
 // All objects are sealed as those of a chain are.
 
-// HandoverRequest is the message of the target of a move to the source.
+// HandoverRequest is the content of the object "request": the target of a move writes it and the source reads it.
 type HandoverRequest struct {
 	// Endpoint is HOST:PORT where customers reach the planes of the target. The source's router forwards to it.
 	Endpoint string `json:"endpoint"`
@@ -43,7 +43,8 @@ const movePrefix = "move-"
 
 func handoverPart(n int) string { return fmt.Sprintf("data-%08d", n) }
 
-// putSealed stores a value under a data key of its own.
+// putSealed stores a value as JSON, sealed with key. The object has the wrapped key, so that getSealed needs only the
+// KMS.
 func putSealed(ctx context.Context, store Store, name string, key envelope.DataKey, value any) error {
 	body, err := json.Marshal(value)
 	if err != nil {
@@ -157,8 +158,8 @@ func (w *partWriter) flush() error {
 	return w.put(w.part.Bytes())
 }
 
-// GetHandover calls read with the data of a move, or returns ErrNotFound while it is not complete in the store. Damage
-// is an error of the reader; what read has made before that error is not the plane's data.
+// GetHandover calls read with the data of a move, or returns ErrNotFound while it is not complete in the store. The
+// reader returns ErrCorrupt at a damaged part: read must then discard all data that it has read before.
 func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, move string,
 	read func(io.Reader) error) error {
 	prefix := handoverPrefix(p, move)
@@ -168,7 +169,7 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 		return err
 	}
 	if list.Plane != p.String() || list.Move != move {
-		return fmt.Errorf("%shandover: %w: it is of another move", prefix, ErrCorrupt)
+		return fmt.Errorf("%shandover: %w: it belongs to another move", prefix, ErrCorrupt)
 	}
 	z, err := zstd.NewReader(&partReader{ctx: ctx, store: store, key: key, prefix: prefix, parts: list.Parts,
 		name: handoverPart}, zstd.WithDecoderConcurrency(1))
@@ -179,7 +180,7 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 	return read(z)
 }
 
-// RemoveHandover removes the data and the request of a move, and leaves what both sides have agreed. It may be
+// RemoveHandover removes the data and the request of a move, and leaves the decisions of both sides. It may be
 // repeated.
 func RemoveHandover(ctx context.Context, store Store, p Plane, move string) error {
 	names, err := store.List(ctx, handoverPrefix(p, move))
@@ -187,7 +188,7 @@ func RemoveHandover(ctx context.Context, store Store, p Plane, move string) erro
 		return err
 	}
 	for _, name := range names {
-		switch word(strings.TrimPrefix(name, handoverPrefix(p, move))) {
+		switch moveDecision(strings.TrimPrefix(name, handoverPrefix(p, move))) {
 		case claimed, withdrawn, declined:
 			continue
 		}

@@ -14,18 +14,18 @@ import (
 	"atoll.dev/internal/beneath"
 )
 
-// keysLimit bounds the keys of a plane together.
+// keysLimit bounds the size of all keys of a plane together, in bytes.
 const keysLimit = 4 << 20
 
-// maxKeys bounds their number.
+// maxKeys bounds the number of a plane's keys.
 const maxKeys = 1000
 
 // Keys are the keys and certificates of a plane: the content of the files in its directory pki, by name. A plane that
 // is restored elsewhere with its keys keeps its authority and its issuer, and the credentials that they have signed.
 type Keys map[string][]byte
 
-// ReadKeys reads the regular files of the directory pki of a plane's directory. The plane writes there while they are
-// read, so no link is followed: the backup of a plane must never get a file of somebody else.
+// ReadKeys reads the regular files of the directory pki of a plane's directory. It follows no link: the plane, which
+// may be hostile, can write there at any time, and its backup must never get a file of another plane or of the machine.
 func ReadKeys(dir string) (Keys, error) {
 	const pki = "pki"
 	names, err := beneath.List(dir, pki, maxKeys)
@@ -50,7 +50,7 @@ func ReadKeys(dir string) (Keys, error) {
 	return keys, nil
 }
 
-// Write makes the directory pki with the keys; it must not exist. It appears in one rename.
+// Write makes the directory pki with the keys. The directory must not exist; one rename makes it, with all keys.
 func (k Keys) Write(pki string) (err error) {
 	if _, err := os.Lstat(pki); !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s exists already", pki)
@@ -76,15 +76,16 @@ func (k Keys) Write(pki string) (err error) {
 	return atomicfile.SyncDir(filepath.Dir(pki))
 }
 
-// Names of the files of the encryption of Secrets, as atoll-kube has them: in a plane's directory pki, and in its
-// directory etcd beside restored data.
+// Names of the files that have the encryption keys of Secrets, as atoll-kube reads them: encryptionFile in a plane's
+// directory pki, restoredKeysFile in its directory etcd beside restored data.
 const (
 	encryptionFile   = "encryption.yaml"
 	restoredKeysFile = "secrets.keys"
 )
 
 // WriteEncryption writes the keys that encrypt Secrets into the directory etcd of restored data, so that every plane
-// that starts with the data reads its Secrets. A backup of before Secrets were encrypted has no such keys.
+// that starts with the data can read its Secrets. Backups of early versions, which did not encrypt Secrets, have no
+// such keys.
 func (k Keys) WriteEncryption(etcd string) error {
 	content, isThere := k[encryptionFile]
 	if !isThere {
@@ -100,7 +101,7 @@ func (c *chain) storeKeys(m *Manifest) error {
 	}
 	keys, err := c.f.o.Keys()
 	if err != nil {
-		return fmt.Errorf("the plane's keys: %w", err)
+		return fmt.Errorf("reading the plane's keys: %w", err)
 	}
 	plain, err := json.Marshal(keys)
 	if err != nil {
@@ -140,7 +141,7 @@ func (r *chainReader) readKeys(ctx context.Context) (Keys, error) {
 	}
 	var keys Keys
 	if err := json.Unmarshal(plain, &keys); err != nil {
-		return nil, fmt.Errorf("%s: %w: it is no list of keys", name, ErrCorrupt)
+		return nil, fmt.Errorf("%s: %w: its content is not JSON of keys", name, ErrCorrupt)
 	}
 	return keys, nil
 }

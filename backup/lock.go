@@ -13,7 +13,8 @@ import (
 // object, also not with the credentials that stored it. The bucket needs versions and Object Lock.
 type Lock struct {
 	For time.Duration // from the upload on; 0: nothing is locked
-	// Mode is governance, which a principal with s3:BypassGovernanceRetention can lift, or compliance, which nobody can.
+	// Mode is governance, which a principal with s3:BypassGovernanceRetention can lift, or compliance, which nobody
+	// can.
 	Mode types.ObjectLockMode
 }
 
@@ -40,9 +41,9 @@ func parseLock(days int, mode string) (Lock, error) {
 	return l, nil
 }
 
-// isReplaced reports whether an object of this name is replaced or removed in the course of things: the mark of a chain
-// or archive, what the store knows about owners and deletions, and the data of a move. Such objects are not locked:
-// each version of them would stay.
+// isReplaced reports whether objects of this name are replaced or removed in normal operation: the mark of a chain or
+// archive, the lists of owners, the tombstones, and the objects of a move. Such objects are not locked: the store would
+// keep each of their versions.
 func isReplaced(name string) bool {
 	for _, prefix := range []string{ownersPrefix, deletedPrefix} {
 		if strings.HasPrefix(name, prefix) {
@@ -57,8 +58,8 @@ func isReplaced(name string) bool {
 // next one is complete, and the clocks of two machines differ.
 const lockMargin = time.Hour
 
-// KeepLocked returns for how long objects of a store are kept when they would be for d without a lock: nothing is
-// deleted while the store locks it. A deletion would only hide it.
+// KeepLocked returns how long the objects of a store are kept: d without a lock, and at least as long as the store
+// locks them. A deletion of a locked object would only hide it.
 func KeepLocked(store Store, d time.Duration) time.Duration {
 	if s, isS3 := store.(*S3); isS3 && s.o.Lock.For > 0 {
 		return max(d, s.o.Lock.For+lockMargin)

@@ -10,10 +10,10 @@ import (
 )
 
 const (
-	segmentEvery = 4 * time.Second // a segment is stored so often when there are changes
-	segmentSize  = 1 << 20         // of changes, from which a segment is stored at once
-	segmentMax   = 4 << 20         // of changes, from which a segment is stored although no sample is complete
-	markEvery    = 6 * time.Second // a mark is stored so often when there are none
+	segmentEvery = 4 * time.Second // time between two segments while etcd changes
+	segmentSize  = 1 << 20         // bytes of changes from which a segment is stored at once
+	segmentMax   = 4 << 20         // bytes of changes from which a segment is stored although no sample is complete
+	markEvery    = 6 * time.Second // time between two marks while etcd does not change
 	allKeys      = "\x00"          // key and end of a range of all keys
 )
 
@@ -27,7 +27,7 @@ type boundary struct {
 type pendingLog struct {
 	events     []byte
 	boundaries []boundary
-	samples    []Sample // in order; those whose changes have all come are complete
+	samples    []Sample // in order; a sample is complete when all changes up to its revision have come
 	received   int64    // revision of the last change
 }
 
@@ -66,9 +66,10 @@ func (p *pendingLog) lastCompleteSample() (to Sample, ok bool) {
 	return Sample{}, false
 }
 
-// addSampleAtBoundary adds a sample with the last revision all of whose changes have come, and returns it. Its time is
-// that of the last complete sample, or else that of the sample stored: etcd has sent every write that it acknowledged
-// before that time. A response may end within a revision, so the last revision that came does not count.
+// addSampleAtBoundary adds a sample with the last revision all of whose changes have come, and returns it. The sample's
+// time is that of the last complete sample, or else that of stored, the end of the stored log: etcd has sent every
+// write that it acknowledged before that time. A response may end within a revision, so the last revision that came
+// does not count.
 func (p *pendingLog) addSampleAtBoundary(stored Sample) (to Sample, ok bool) {
 	n := len(p.boundaries) - 1
 	if n < 1 {
@@ -140,7 +141,7 @@ func (c *chain) keepLog() error {
 		p.addSample(s)
 		to, ok := p.lastCompleteSample()
 		if len(p.events) >= segmentMax && (!ok || to.Revision == c.last.Revision) {
-			to, ok = p.addSampleAtBoundary(c.last) // etcd delivers much at once, and the next sample is at its end
+			to, ok = p.addSampleAtBoundary(c.last) // etcd sends many changes at once, and the next sample is after them all
 		}
 		if !ok {
 			continue
@@ -165,9 +166,9 @@ func (c *chain) keepLog() error {
 	}
 }
 
-// storeRest stores, when etcd or its process has ended, the changes that etcd has sent. No sample was taken after the
-// last changes: their segment gets the time of the last complete sample, before which no acknowledged write is missing.
-// storeRest returns cause, or the error of the store.
+// storeRest stores the changes that etcd has sent before it ended. No sample was taken after the last changes, so their
+// segment gets the time of the last complete sample: it has every write acknowledged before that time. storeRest
+// returns cause, or the error of the store.
 func (c *chain) storeRest(p *pendingLog, cause error) error {
 	at := c.last.Time
 	if to, ok := p.lastCompleteSample(); ok {

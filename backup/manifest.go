@@ -13,7 +13,7 @@ import (
 type Manifest struct {
 	Plane string `json:"plane"`
 	Chain string `json:"chain"`
-	// Start is the sample before the snapshot: the log begins with the change after its revision.
+	// Start is a sample taken before the snapshot: the log begins with the change after its revision.
 	Start Sample `json:"start"`
 	// Complete is a sample after etcd began the snapshot, which has no later change. The chain restores to any sample
 	// of its log from this moment on.
@@ -21,7 +21,7 @@ type Manifest struct {
 	Size     int64  `json:"size"` // of the snapshot, uncompressed
 	Parts    []Part `json:"parts"`
 	Keys     *Part  `json:"keys,omitempty"` // nil: the plane's keys are not in the chain
-	// Restores are the orders of restores whose data the plane has, or had before: they never run again.
+	// Restores are the restore orders that the plane has executed: hosting never executes them again.
 	Restores []string `json:"restores,omitempty"`
 }
 

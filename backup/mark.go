@@ -9,17 +9,17 @@ import (
 	"time"
 )
 
-// mark is the content of the object "mark": etcd did not change between the end of a chain's last segment and a moment.
-// A follower replaces the object every few seconds while etcd is idle, so that a restore to a second in which nothing
-// happened can prove that. A mark of an earlier segment is stale and proves nothing; one of a later segment shows that
-// the last segments are missing.
+// mark is the content of the object "mark": etcd did not change between the end of a chain's last segment and the time
+// of To. A follower replaces the object every few seconds while etcd is idle: without it, a restore to an idle second
+// could not tell that second from one whose segment is missing. A mark of an earlier segment is stale and proves
+// nothing; one of a later segment proves that the last segments are missing.
 type mark struct {
 	Number   int    `json:"number"`   // of the last segment; 0: there is none
 	Previous []byte `json:"previous"` // SHA-256 of the last segment's object, or of the manifest's when there is none
 	To       Sample `json:"to"`
 }
 
-// storeMark stores that nothing changed until a sample, whose revision is that of the stored log.
+// storeMark stores that etcd did not change between the end of the stored log and a sample with the same revision.
 func (c *chain) storeMark(to Sample) error {
 	plain, err := json.Marshal(mark{Number: c.number - 1, Previous: c.previous, To: to})
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *chainReader) readMark(ctx context.Context) (m mark, err error) {
 }
 
 // idleUntil returns the moment until which nothing changed after the segment with this number and checksum; zero when
-// the mark is of an earlier segment. The error is that of a mark of a later segment, which is missing.
+// the mark is of an earlier segment. A mark of a later segment is an error: that segment is missing.
 func (m mark) idleUntil(number int, checksum []byte) (time.Time, error) {
 	switch {
 	case m.Number > number:

@@ -19,10 +19,10 @@ import (
 // Chain is a chain as its objects show it.
 type Chain struct {
 	Name     string
-	Taken    time.Time // of its name
-	Segments int       // of the log, from the first without a gap
-	// Whole is false when the log was deleted, or its deletion has begun, and only the snapshot is kept: it restores to
-	// the second of Taken.
+	Taken    time.Time // the time in its name
+	Segments int       // number of segments of the log, from the first one up to the first gap
+	// Whole is false when the log was deleted or its deletion has begun. Then the chain restores only to the second of
+	// Taken.
 	Whole bool
 }
 
@@ -168,7 +168,7 @@ func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got 
 			return got, nil
 		}
 	}
-	if got.Sample.Time.Before(r.manifest.Complete.Time) { // the log is as old as the snapshot: that alone is later
+	if got.Sample.Time.Before(r.manifest.Complete.Time) { // the log ends before the snapshot, which has later changes
 		got.Sample = r.manifest.Complete
 	}
 	if at.After(got.Sample.Time) {

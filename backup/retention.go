@@ -8,13 +8,13 @@ import (
 	"time"
 )
 
-// Retention decides which chains are kept. A chain is whole (any second of it can be restored), or only its snapshot is
-// kept, or nothing.
+// Retention says which chains are kept: whole (every second of the chain can be restored), or only the snapshot, or not
+// at all.
 type Retention struct {
 	Whole  time.Duration // chains whose successor began within this time are kept whole
-	Hourly int           // of the hours before: the snapshots kept, one for each hour
-	Daily  int
-	Weekly int
+	Hourly int           // for how many hours before now one snapshot of each hour is kept
+	Daily  int           // for how many days before now one snapshot of each day is kept
+	Weekly int           // for how many weeks before now one snapshot of each week is kept
 }
 
 // DefaultRetention keeps every second of a day, an hourly snapshot for two days, a daily for a week, a weekly for four.
@@ -22,7 +22,7 @@ func DefaultRetention() Retention {
 	return Retention{Whole: 24 * time.Hour, Hourly: 48, Daily: 7, Weekly: 4}
 }
 
-// Decision is what DeleteExpired does with a chain.
+// Decision is the decision about one chain, which DeleteExpired executes.
 type Decision int
 
 // Decisions about a chain.
@@ -33,11 +33,11 @@ const (
 )
 
 // Decide returns the decision of each chain by the times of their snapshots, which are in order, at now. It is a pure
-// function. The last chain is always kept whole, and so is every chain with a time after now: a clock was set back,
-// and no backup ends for that.
+// function. It keeps the last chain whole, and every chain with a time after now: the clock was set back, and that must
+// not delete a backup.
 //
-// The oldest snapshot of a period is the one that is kept for it: it stays the same when later ones come, so that a
-// snapshot that is daily was hourly before.
+// Of each hour, day and week it keeps the oldest snapshot. Later snapshots do not change that choice, so the snapshot
+// of a day is one that was kept for its hour before.
 func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
 	decisions := make([]Decision, len(taken))
 	kept := func(period time.Duration, n int) map[int]bool {
@@ -66,8 +66,8 @@ func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
 }
 
 // DeleteExpired deletes the objects that a plane's retention does not keep, and chains that began more than a day ago
-// and have no manifest. It deletes the manifest of an expired chain first, so that a half-deleted chain is in no list.
-// It returns the number of objects that it has deleted. While the store locks a chain, the chain stays whole.
+// and have no manifest. It deletes the manifest of an expired chain first, so that Chains does not list a half-deleted
+// chain. It returns the number of objects that it has deleted. It keeps a chain whole while the store locks it.
 func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
@@ -75,9 +75,9 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 	}
 	var finished []chainObjects
 	var taken []time.Time
-	remove := func(o chainObjects, is func(name string) bool) error {
+	remove := func(o chainObjects, matches func(name string) bool) error {
 		for _, name := range o.names {
-			if !is(name) {
+			if !matches(name) {
 				continue
 			}
 			if err := store.Delete(ctx, plane.prefix()+o.chain+"/"+name); err != nil {
@@ -88,7 +88,7 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 		return nil
 	}
 	anything := func(string) bool { return true }
-	// What cannot be deleted, as under a lock of the store, must not keep everything else.
+	// A chain that cannot be deleted, for example because the store locks it, must not stop the deletion of others.
 	var first error
 	failed := 0
 	note := func(err error) {
@@ -114,7 +114,7 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 		var err error
 		switch decision {
 		case KeepSnapshot:
-			// The mark, and then the segments from the first on: after each step a list shows the chain as it restores.
+			// Delete the mark, and then the segments from the first on, so that Chains is correct after each step.
 			if err = remove(finished[i], func(name string) bool { return name == markObject }); err == nil {
 				err = remove(finished[i], func(name string) bool { return strings.HasPrefix(name, segmentPrefix) })
 			}

@@ -11,16 +11,17 @@ import (
 )
 
 const (
-	// revisionsPerSecond is more than an etcd can write in each second for long.
+	// revisionsPerSecond is higher than the rate at which an etcd can write revisions for long.
 	revisionsPerSecond = 10_000
-	// unknownRevisions is more than an etcd writes while nobody stores or reads its revision: those of a day at that
-	// rate, and of three months with 100 writes a second.
+	// unknownRevisions is higher than the number of revisions that an etcd writes while no process stores or reads its
+	// revision: those of a day at that rate, or of three months with 100 writes a second.
 	unknownRevisions = 24 * 60 * 60 * revisionsPerSecond
 )
 
-// NextRevision returns a revision for an etcd that is restored now: higher than any that it has had, also when it was
-// restored before. It counts time, because nobody may know which revisions came after the backup. A clock that was set
-// back repeats no revision: known is the highest one that is known, and NextRevision leaves a margin after it.
+// NextRevision returns a revision for an etcd that is restored now. It is higher than every revision that this etcd has
+// had, also when the etcd was restored before. NextRevision computes it from the time, because the revisions after the
+// backup may be unknown. So that a clock that was set back repeats no revision, the result is also higher, by a margin,
+// than known, the highest known revision.
 func NextRevision(now time.Time, known int64) int64 {
 	epoch := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	byTime := max(int64(now.Sub(epoch)/time.Second), 0) * revisionsPerSecond
@@ -28,10 +29,10 @@ func NextRevision(now time.Time, known int64) int64 {
 	return max(byTime, known+min(unknownRevisions, math.MaxInt64-known))
 }
 
-// HighestRevision returns the highest revision that the backup of a plane shows, and 0 without a backup. now is the
-// time of a clock that may have been set back: chains of before have later names then, and those since are among the
-// earlier ones, so that HighestRevision reads the end of each. Otherwise the newest chain has it. Damaged and missing
-// objects show no revision; the chain before them does.
+// HighestRevision returns the highest revision in the backup of a plane, and 0 without a backup. The newest chain has
+// it, unless the clock, which says now, was set back: then chains from before that have later names than chains since,
+// and HighestRevision reads the end of each chain. It skips damaged and missing objects and reads the chain before
+// them.
 func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane Plane, now time.Time) (int64, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil {

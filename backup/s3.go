@@ -20,7 +20,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// requestLimit bounds one request to the store: a part of a snapshot at 140 KiB/s.
+// requestLimit bounds one request to the store: a part of a snapshot (4 MiB) takes so long at 140 KiB/s.
 const requestLimit = 30 * time.Second
 
 // S3Options describe a bucket of an S3-compatible store.
@@ -32,7 +32,7 @@ type S3Options struct {
 	// Credentials sign each request; they may change.
 	Credentials aws.CredentialsProvider
 
-	Lock           Lock              // of what is stored once and for all; zero: none
+	Lock           Lock              // of objects that are never replaced, see isReplaced; zero: none
 	BytesPerSecond int               // of all uploads; 0: no limit
 	Transport      http.RoundTripper // default: http.DefaultTransport
 }
@@ -55,7 +55,8 @@ func NewS3(o S3Options) (*S3, error) {
 	options := s3.Options{
 		Region: o.Region, Credentials: o.Credentials,
 		HTTPClient: &http.Client{Transport: o.Transport, Timeout: requestLimit},
-		// Followers retry, so that a failure shows at once; and other makers' stores know no trailing checksums.
+		// No retries here: followers retry, and report the first failure. Stores of other vendors than AWS do not
+		// accept trailing checksums.
 		Retryer:                    aws.NopRetryer{},
 		RequestChecksumCalculation: aws.RequestChecksumCalculationWhenRequired,
 		ResponseChecksumValidation: aws.ResponseChecksumValidationWhenRequired,
@@ -72,8 +73,8 @@ func NewS3(o S3Options) (*S3, error) {
 
 func (s *S3) key(name string) string { return path.Join(s.o.Prefix, name) }
 
-// Put implements Store. It waits for its share of the bandwidth, and reads the object back: a store that acknowledges
-// an object and keeps another one, or none, is found out at once and not by a restore.
+// Put implements Store. It waits for its share of the bandwidth, and reads the object back: when a store acknowledges
+// an object and keeps another one, or none, Put fails, and not a later restore.
 func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 	for left := len(content); s.uploads != nil && left > 0; {
 		n := min(left, s.uploads.Burst())
@@ -88,7 +89,7 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 	}
 	if s.o.Lock.For > 0 && !isReplaced(name) {
 		in.ObjectLockMode, in.ObjectLockRetainUntilDate = s.o.Lock.Mode, aws.Time(time.Now().Add(s.o.Lock.For))
-		sum := md5.Sum(content) // which stores demand with a lock
+		sum := md5.Sum(content) // stores demand it with a lock
 		in.ContentMD5 = aws.String(base64.StdEncoding.EncodeToString(sum[:]))
 	}
 	_, err := s.client.PutObject(ctx, in)
@@ -102,10 +103,10 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 	return err
 }
 
-// objectLimit bounds an object that is read.
+// objectLimit bounds an object that is read, in bytes.
 const objectLimit = 64 << 20
 
-// listLimit bounds a list: a plane's chains of a day have some 22,000 objects.
+// listLimit bounds the names in a list: a plane's chains of a day have some 22,000 objects.
 const listLimit = 1 << 20
 
 // Get implements Store.
@@ -155,8 +156,8 @@ func (s *S3) List(ctx context.Context, prefix string) (names []string, err error
 	return names, nil
 }
 
-// ListAfter returns at most limit names, of at most 1,000, that begin with prefix and follow after in the order of
-// their bytes. None means that there are no more.
+// ListAfter returns names that begin with prefix and come after the name after, in the order of their bytes: at most
+// limit, and at most 1,000. An empty list means that there are no more.
 func (s *S3) ListAfter(ctx context.Context, prefix, after string, limit int) ([]string, error) {
 	in := s3.ListObjectsV2Input{Bucket: &s.o.Bucket, Prefix: aws.String(s.root() + prefix),
 		MaxKeys: aws.Int32(int32(min(limit, 1000)))}
@@ -170,7 +171,7 @@ func (s *S3) ListAfter(ctx context.Context, prefix, after string, limit int) ([]
 	return s.names(page.Contents), nil
 }
 
-// names returns the names of objects without the prefix of all keys.
+// names returns the names of objects: their keys without S3Options.Prefix.
 func (s *S3) names(objects []types.Object) []string {
 	names := make([]string, len(objects))
 	for i, o := range objects {

@@ -32,8 +32,8 @@ type segment struct {
 	events []byte // each an mvccpb.Event behind its length as an unsigned varint
 }
 
-// maxSegment bounds a segment, uncompressed: an attacker who cannot encrypt cannot make us allocate more, but a defect
-// could.
+// maxSegment bounds the memory of a segment's decompression, in bytes. Only a defect of the writer can exceed it: an
+// attacker without the data key cannot make a segment that opens.
 const maxSegment = 64 << 20
 
 // encode returns the plain text of the object: the length of the header, the header as JSON, and the events, all
@@ -76,7 +76,7 @@ func (s segment) checkFollows(number int, from Sample, checksum []byte) error {
 	case s.Number != number:
 		return fmt.Errorf("%w: it has number %d, not %d", ErrCorrupt, s.Number, number)
 	case !bytes.Equal(s.Previous, checksum):
-		return fmt.Errorf("%w: it follows another object than the one before it", ErrCorrupt)
+		return fmt.Errorf("%w: it names another checksum than that of the object before it", ErrCorrupt)
 	case s.From != from:
 		return fmt.Errorf("%w: it begins at revision %d, and the one before it ends at %d", ErrCorrupt, s.From.Revision,
 			from.Revision)
@@ -86,7 +86,7 @@ func (s segment) checkFollows(number int, from Sample, checksum []byte) error {
 	return nil
 }
 
-// appendEvent adds a change in the form of the log.
+// appendEvent appends a change to b: its length as an unsigned varint, and the change.
 func appendEvent(b []byte, e *mvccpb.Event) ([]byte, error) {
 	data, err := e.Marshal()
 	if err != nil {
@@ -95,7 +95,7 @@ func appendEvent(b []byte, e *mvccpb.Event) ([]byte, error) {
 	return append(binary.AppendUvarint(b, uint64(len(data))), data...), nil
 }
 
-// cutEvents returns the part of events whose revisions are at most to.
+// cutEvents returns the beginning of events: the changes whose revisions are at most to.
 func cutEvents(events []byte, to int64) ([]byte, error) {
 	for at := 0; at < len(events); {
 		size, n := binary.Uvarint(events[at:])

@@ -1,10 +1,31 @@
 package backup
 
 import (
+	"encoding/binary"
 	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
+
+func TestADamagedLogIsAnError(t *testing.T) {
+	for what, log := range map[string][]byte{
+		"a size that is cut short": {0x80},
+		"a change of 1 GiB":        binary.AppendUvarint(nil, 1<<30),
+		"a change cut short":       {5, 1},
+	} {
+		path := filepath.Join(t.TempDir(), "log")
+		if err := os.WriteFile(path, log, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		err := Contents{}.addLog(path, 0)
+		if !errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
 
 func TestASegmentFollowsOnlyTheOneBeforeIt(t *testing.T) {
 	from := Sample{Time: time.Unix(10, 0), Revision: 5}

@@ -23,11 +23,13 @@ type Contents map[string]int64
 const (
 	// rangePage bounds the keys in one response of etcd.
 	rangePage = 2000
-	// revisionSize is the size of a revision in etcd's database: two numbers and a separator. A deletion has a byte more.
+	// revisionSize is the size of a revision in etcd's database: two numbers and a separator. A deletion has a byte
+	// more.
 	revisionSize = 17
 	// checksumSize is the size of the checksum behind a snapshot.
 	checksumSize = 32
-	// databasePage divides the size of every database of etcd: what is left over is the checksum.
+	// databasePage divides the size of every database of etcd: a snapshot whose size has a remainder of checksumSize
+	// ends with a checksum.
 	databasePage = 512
 )
 
@@ -103,8 +105,11 @@ func (c Contents) addLog(path string, after int64) error {
 		if errors.Is(err, io.EOF) {
 			return nil
 		}
-		if err != nil || size > maxSegment {
-			return fmt.Errorf("%w: a change of %d bytes, %w", ErrCorrupt, size, err)
+		if err != nil {
+			return fmt.Errorf("%w: the size of a change cannot be read: %w", ErrCorrupt, err)
+		}
+		if size > maxSegment {
+			return fmt.Errorf("%w: a change has %d bytes, at most %d are possible", ErrCorrupt, size, maxSegment)
 		}
 		data := make([]byte, size)
 		if _, err := io.ReadFull(in, data); err != nil {
@@ -124,13 +129,14 @@ func (c Contents) addLog(path string, after int64) error {
 	}
 }
 
-// ErrCompacted is the error of a revision that etcd has compacted: nobody can read what it had then.
+// ErrCompacted is the error of a revision that etcd has compacted: its contents cannot be read any more.
 var ErrCompacted = errors.New("etcd has compacted the revision")
 
 // ErrTooManyKeys is the error of contents that would take too much memory.
 var ErrTooManyKeys = fmt.Errorf("etcd has more than %d keys", mostKeys)
 
-// mostKeys bounds Contents that a plane sends, which may be hostile. So many take some 300 MiB.
+// mostKeys bounds Contents that are read from a plane's etcd: a hostile plane may send many keys. 2,000,000 keys take
+// some 300 MiB.
 const mostKeys = 2_000_000
 
 // ReadLiveContents returns the contents of a running etcd.

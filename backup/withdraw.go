@@ -9,33 +9,36 @@ import (
 	"atoll.dev/envelope"
 )
 
-// The two sides of a move agree through the store which of them has the plane when the source withdraws its order. Each
-// first stores its own word below move-ID/, and then looks for the other side's:
+// moveDecision is a decision of one side of a move, stored as an object below move-ID/. When the source withdraws its
+// order, both sides agree by these objects which of them runs the plane: each first stores its own decision, and then
+// reads the other side's:
 //
 //	claimed      the target has the data, and takes the plane unless the move is withdrawn
 //	withdrawn    the source wants the plane back
-//	declined     the target has seen withdrawn, and never takes the plane
+//	declined     the target has read withdrawn, and never takes the plane
 //
-// So never both have it. Of these objects none is removed before the backups of the plane are. They are sealed under
-// their names, as the lists of owners are: who can only write the store speaks for no side (decision 152).
-type word string
+// So both sides never run the plane at once. The objects stay until the backups of the plane are removed. They are
+// sealed under their names, as the lists of owners are: an attacker who can only write the store cannot make one
+// (decision 152).
+type moveDecision string
 
 const (
-	claimed   word = "claimed"
-	withdrawn word = "withdrawn"
-	declined  word = "declined"
+	claimed   moveDecision = "claimed"
+	withdrawn moveDecision = "withdrawn"
+	declined  moveDecision = "declined"
 )
 
 // ErrWithdrawn is the error of a move that the source has withdrawn: the target never gets the plane.
 var ErrWithdrawn = errors.New("the move was withdrawn; delete the HostedCluster here")
 
-// ErrClaimed is the error of a withdrawal while the target may take the plane, or decline it: ask again.
+// ErrClaimed is the error of a withdrawal while the target may still take the plane or decline it: the caller repeats
+// WithdrawHandover.
 var ErrClaimed = errors.New("the target of the move has claimed the plane, and has not answered the withdrawal yet")
 
-// hasSaid reports whether a side of a move has stored a word. An object that no machine of the region has sealed is an
-// error, and neither a word nor its absence.
-func (r *Records) hasSaid(ctx context.Context, p Plane, move string, w word) (bool, error) {
-	name := handoverPrefix(p, move) + string(w)
+// hasDecided reports whether a side of a move has stored a decision. An object that no machine of the region has sealed
+// is an error: it proves neither that the decision was stored nor that it was not.
+func (r *Records) hasDecided(ctx context.Context, p Plane, move string, d moveDecision) (bool, error) {
+	name := handoverPrefix(p, move) + string(d)
 	content, err := r.store.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
 		return false, nil
@@ -45,41 +48,42 @@ func (r *Records) hasSaid(ctx context.Context, p Plane, move string, w word) (bo
 	}
 	plain, err := r.opener.Open(ctx, name, content)
 	if err != nil {
-		return false, fmt.Errorf("what the sides of a move have agreed: %w; restore the object's version of before", err)
+		return false, fmt.Errorf("a decision of a move: %w; restore the earlier version of the object", err)
 	}
-	var said word
-	if err := json.Unmarshal(plain, &said); err != nil || said != w {
-		return false, fmt.Errorf("%s: %w: it is another word", name, ErrCorrupt)
+	var stored moveDecision
+	if err := json.Unmarshal(plain, &stored); err != nil || stored != d {
+		return false, fmt.Errorf("%s: %w: its content is not %q", name, ErrCorrupt, d)
 	}
 	return true, nil
 }
 
-func (r *Records) say(ctx context.Context, p Plane, move string, w word) error {
+// storeDecision stores a decision of one side of a move. It may be repeated.
+func (r *Records) storeDecision(ctx context.Context, p Plane, move string, d moveDecision) error {
 	key, err := envelope.NewDataKey(ctx, r.kms)
 	if err != nil {
 		return err
 	}
-	return putSealed(ctx, r.store, handoverPrefix(p, move)+string(w), key, w)
+	return putSealed(ctx, r.store, handoverPrefix(p, move)+string(d), key, d)
 }
 
-// hasTaken reports whether an owner has taken a plane, which no withdrawal undoes.
+// hasTaken reports whether an owner has taken a plane. A withdrawal does not undo that.
 func (r *Records) hasTaken(ctx context.Context, p Plane, o Owner) (bool, error) {
 	have, err := r.owners(ctx, p)
 	return o != "" && have.isSealed && have.last() == o && have.Taken == o, err
 }
 
-// DeclineWithdrawn ends the move of a target, whose owner is o, when the source has withdrawn it: the error is
-// ErrWithdrawn then, and stays so: the target never takes the plane. A target that has taken the plane before gets nil,
-// and so does one whose move is not withdrawn.
+// DeclineWithdrawn ends a move for its target, whose owner is o, when the source has withdrawn the move. The error is
+// ErrWithdrawn then, also of each later call: the target never takes the plane. It is nil when the move is not
+// withdrawn, and when the target has taken the plane before.
 func (r *Records) DeclineWithdrawn(ctx context.Context, p Plane, move string, o Owner) error {
-	isWithdrawn, err := r.hasSaid(ctx, p, move, withdrawn)
+	isWithdrawn, err := r.hasDecided(ctx, p, move, withdrawn)
 	if err != nil || !isWithdrawn {
 		return err
 	}
 	if isTaken, err := r.hasTaken(ctx, p, o); err != nil || isTaken {
 		return err
 	}
-	if err := r.say(ctx, p, move, declined); err != nil {
+	if err := r.storeDecision(ctx, p, move, declined); err != nil {
 		return err
 	}
 	return fmt.Errorf("plane %s: %w", p, ErrWithdrawn)
@@ -91,7 +95,7 @@ func (r *Records) ClaimHandover(ctx context.Context, p Plane, move string, o Own
 	if isTaken, err := r.hasTaken(ctx, p, o); err != nil || isTaken {
 		return err
 	}
-	if err := r.say(ctx, p, move, claimed); err != nil {
+	if err := r.storeDecision(ctx, p, move, claimed); err != nil {
 		return err
 	}
 	return r.DeclineWithdrawn(ctx, p, move, o)
@@ -100,9 +104,9 @@ func (r *Records) ClaimHandover(ctx context.Context, p Plane, move string, o Own
 // WithdrawHandover takes a plane back to the source of a move. It has four outcomes:
 //
 //  1. nil: the target never gets the plane, and the source may run it again.
-//  2. ErrSuperseded: another owner has the plane. That stays so.
-//  3. ErrClaimed: the target is about to take the plane, or to decline it: the caller repeats.
-//  4. Another error: the store does not answer, or an object is not to be believed; the caller repeats.
+//  2. ErrSuperseded: another owner has the plane, for ever.
+//  3. ErrClaimed: the target is about to take the plane, or to decline it; the caller repeats.
+//  4. Another error: the store does not answer, or an object is damaged or not sealed; the caller repeats.
 func (r *Records) WithdrawHandover(ctx context.Context, p Plane, move string, source Identity) error {
 	have, err := r.owners(ctx, p)
 	if err != nil {
@@ -114,14 +118,14 @@ func (r *Records) WithdrawHandover(ctx context.Context, p Plane, move string, so
 	if last := have.last(); last != "" && last != source.Owner {
 		return fmt.Errorf("plane %s: %w", p, ErrSuperseded)
 	}
-	if err := r.say(ctx, p, move, withdrawn); err != nil {
+	if err := r.storeDecision(ctx, p, move, withdrawn); err != nil {
 		return err
 	}
-	isClaimed, err := r.hasSaid(ctx, p, move, claimed)
+	isClaimed, err := r.hasDecided(ctx, p, move, claimed)
 	if err != nil || !isClaimed {
 		return err
 	}
-	isDeclined, err := r.hasSaid(ctx, p, move, declined)
+	isDeclined, err := r.hasDecided(ctx, p, move, declined)
 	if err == nil && !isDeclined {
 		err = fmt.Errorf("plane %s: %w", p, ErrClaimed)
 	}

@@ -16,29 +16,29 @@ func newMove(t *testing.T) (store *memoryStore, source, target machine) {
 }
 
 // Who can write the store but has no key withdraws no move, declines none for the target, and gives no plane back to a
-// source whose target has it: not with a word that is not sealed, nor with one of another move or of another side, nor
-// with a list of owners that the store had before.
+// source whose target has it: not with a decision that is not sealed, nor with one of another move or of another side,
+// nor with a list of owners that the store had before.
 func TestI1WhoOnlyWritesTheStoreSpeaksForNoSideOfAMove(t *testing.T) {
 	other := newMemoryStore()
 	otherMove := NewRecords(other, testKeys(t))
-	for _, w := range []word{claimed, withdrawn, declined} {
-		if err := otherMove.say(t.Context(), testPlane, "m0", w); err != nil {
+	for _, w := range []moveDecision{claimed, withdrawn, declined} {
+		if err := otherMove.storeDecision(t.Context(), testPlane, "m0", w); err != nil {
 			t.Fatal(err)
 		}
 	}
-	forged := func(w word) map[string][]byte {
+	forged := func(w moveDecision) map[string][]byte {
 		own := newMemoryStore()
-		if err := NewRecords(own, testKeys(t)).say(t.Context(), testPlane, "m1", claimed); err != nil {
+		if err := NewRecords(own, testKeys(t)).storeDecision(t.Context(), testPlane, "m1", claimed); err != nil {
 			t.Fatal(err)
 		}
 		return map[string][]byte{
-			"not sealed":      []byte(w + "\n"),
-			"empty":           {},
-			"of another move": other.content(handoverPrefix(testPlane, "m0") + string(w)),
-			"another word":    own.content(handoverPrefix(testPlane, "m1") + "claimed"),
+			"not sealed":       []byte(w + "\n"),
+			"empty":            {},
+			"of another move":  other.content(handoverPrefix(testPlane, "m0") + string(w)),
+			"another decision": own.content(handoverPrefix(testPlane, "m1") + "claimed"),
 		}
 	}
-	name := func(w word) string { return handoverPrefix(testPlane, "m1") + string(w) }
+	name := func(w moveDecision) string { return handoverPrefix(testPlane, "m1") + string(w) }
 
 	for what, content := range forged(withdrawn) {
 		store, _, target := newMove(t)
@@ -65,11 +65,11 @@ func TestI1WhoOnlyWritesTheStoreSpeaksForNoSideOfAMove(t *testing.T) {
 		}
 		store.replace(name(declined), content)
 		if err := withdraw(source); err == nil || errors.Is(err, ErrSuperseded) {
-			t.Errorf("the target's word is %s: the withdrawal returns %v", what, err)
+			t.Errorf("the target's decision is %s: the withdrawal returns %v", what, err)
 		}
 	}
 	for what, content := range forged(claimed) {
-		if what == "another word" { // it is the word itself
+		if what == "another decision" { // it is the decision itself
 			continue
 		}
 		store, source, target := newMove(t)
@@ -99,7 +99,7 @@ func TestI1WhoOnlyWritesTheStoreSpeaksForNoSideOfAMove(t *testing.T) {
 	}
 }
 
-// Each side's word counts once it is sealed: the target that has claimed gives way, and the source has the plane.
+// Each side's decision counts once it is sealed: the target that has claimed gives way, and the source has the plane.
 func TestAWithdrawalIsAnsweredByTheTarget(t *testing.T) {
 	_, source, target := newMove(t)
 	if err := target.records.ClaimHandover(t.Context(), testPlane, "m1", "target"); err != nil {

@@ -96,7 +96,7 @@ func (s *session) runBaseBackup(ctx context.Context, w io.Writer, m *Manifest) e
 	if err != nil {
 		return err
 	}
-	// The WAL is copied besides, so none is in the base backup; a fast checkpoint begins it at once.
+	// copyWAL copies the WAL, so the base backup has none; with a fast checkpoint it begins at once.
 	cmd := exec.CommandContext(ctx, s.c.o.BaseBackup, "-d", address, "-D", "-", "-F", "tar", "-X", "none",
 		"-c", "fast", "--no-manifest", "--no-password")
 	if password != "" {
@@ -124,7 +124,8 @@ func (s *session) runBaseBackup(ctx context.Context, w io.Writer, m *Manifest) e
 	return compress.Close()
 }
 
-// messageOf returns what a program has written to its standard error as an error; nil when that is nothing.
+// messageOf returns the text that a program has written to its standard error as an error; nil when it has written
+// none.
 func messageOf(stderr *bytes.Buffer) error {
 	if text := strings.TrimSpace(stderr.String()); text != "" {
 		return errors.New(text)
@@ -132,7 +133,7 @@ func messageOf(stderr *bytes.Buffer) error {
 	return nil
 }
 
-// readTar reads a base backup to its end. It returns where recovery from it begins, and its size.
+// readTar reads a base backup to its end. It returns the position at which recovery from it begins, and its size.
 func readTar(r io.Reader) (start LSN, size int64, err error) {
 	count := &counter{r: r}
 	for files := tar.NewReader(count); ; {
@@ -182,11 +183,11 @@ func (c *counter) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// partWriter cuts what is written to it into parts.
+// partWriter cuts a stream into parts.
 type partWriter struct {
 	put  func(n int, part []byte) error
 	part []byte
-	n    int // parts that were put
+	n    int // number of parts that put has stored
 }
 
 func (w *partWriter) Write(p []byte) (int, error) {

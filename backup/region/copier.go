@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	storeEvery   = 5 * time.Second // the WAL that has come is stored
-	baseEvery    = 24 * time.Hour
-	collectEvery = time.Hour
-	filesEvery   = 5 * time.Second // the files are read
-	// lateAfter is how far behind the copy may be before Check fails.
+	storeEvery         = 5 * time.Second // between two pieces or marks
+	baseEvery          = 24 * time.Hour  // between two base backups
+	deleteExpiredEvery = time.Hour
+	filesEvery         = 5 * time.Second // between two comparisons of the files with the stored ones
+	// lateAfter is the age of the copy from which Check fails.
 	lateAfter = 30 * time.Second
-	longest   = 30 * time.Second // pause between two attempts
+	maxPause  = 30 * time.Second // between two attempts
 )
 
 // Options describe a Copier. All but Files are required.
@@ -38,7 +38,7 @@ type Options struct {
 	Files map[string]string
 	Store backup.Store
 	KMS   envelope.KMS
-	Keep  time.Duration // a moment longer ago cannot be restored
+	Keep  time.Duration // for how long each moment can be restored
 	Log   *slog.Logger
 }
 
@@ -48,18 +48,18 @@ type Copier struct {
 
 	mu      sync.Mutex
 	covered time.Time // the copy has every transaction acknowledged before, by the server's clock
-	asOf    time.Time // of this process's clock, when covered was read
-	err     error     // of the last attempt; nil: none has failed since
-	// problems has the errors of base backups, files and retention, as of their last attempts.
+	asOf    time.Time // when covered was read, by this process's clock
+	err     error     // of the last session or upload of WAL; nil once the copy was complete again
+	// problems has the errors of the last attempts of base backups, files and retention; none after a success.
 	problems map[string]error
 
-	based time.Time // when the archive's last base backup began; zero: it has none
+	lastBaseBegan time.Time // by the server's clock; zero: the archive has no base backup
 
-	archive archive // "": the next session looks for one. Only findArchive changes it
-	end     LSN     // of the WAL that is stored; of the goroutine that copies the WAL
-	// storedFiles is the checksum of the files that are stored; of the goroutine that copies them.
+	archive archive // "": the next session looks for one. Only continueOrBeginArchive changes it
+	end     LSN     // of the stored WAL; only the goroutine that copies the WAL uses it
+	// storedFiles is the checksum of the stored files; only the goroutine that copies the files uses it.
 	storedFiles [sha256.Size]byte
-	// foundFiles has the names of the files that were there before; of the same goroutine.
+	// foundFiles has the names of the files that existed earlier; only the goroutine that copies the files uses it.
 	foundFiles map[string]bool
 }
 
@@ -88,7 +88,8 @@ func (c *Copier) Check(context.Context) error {
 	return fmt.Errorf("the copy is %s behind", time.Since(c.asOf).Round(time.Second))
 }
 
-// Age returns how long ago the copy was complete; false when it never was.
+// Age returns the age of the copy: how long ago it had every acknowledged transaction. It returns false when no base
+// backup is complete yet.
 func (c *Copier) Age() (age time.Duration, isComplete bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -99,13 +100,13 @@ func (c *Copier) Age() (age time.Duration, isComplete bool) {
 func (c *Copier) noteCovered(covered, asOf time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.based.IsZero() {
+	if c.lastBaseBegan.IsZero() {
 		return // without a base backup the WAL restores nothing
 	}
 	c.covered, c.asOf, c.err = covered, asOf, nil
 }
 
-// noteProblem records the last attempt of a part; nil means that it went well.
+// noteProblem records the error of the last attempt of a part; nil means that it succeeded.
 func (c *Copier) noteProblem(what string, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -116,18 +117,18 @@ func (c *Copier) noteProblem(what string, err error) {
 	c.problems[what] = err
 }
 
-// noteBase records when the archive's last base backup began.
+// noteBase records when the archive's last base backup began; zero means that the archive has none.
 func (c *Copier) noteBase(began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.based = began
+	c.lastBaseBegan = began
 }
 
 // lastBase returns when the archive's last base backup began; zero when it has none.
 func (c *Copier) lastBase() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.based
+	return c.lastBaseBegan
 }
 
 func (c *Copier) noteError(err error) {
@@ -136,7 +137,7 @@ func (c *Copier) noteError(err error) {
 	c.err = err
 }
 
-// Run copies until ctx ends. Whatever fails is tried again.
+// Run copies until ctx ends. It begins a new session after every error.
 func (c *Copier) Run(ctx context.Context) {
 	pause := time.Second
 	for {
@@ -146,7 +147,7 @@ func (c *Copier) Run(ctx context.Context) {
 			return
 		}
 		c.noteError(err)
-		c.o.Log.Warn("copying the region", slog.Any("error", err))
+		c.o.Log.Warn("the copy of the region was interrupted; it is tried again", slog.Any("error", err))
 		if time.Since(begun) > time.Minute {
 			pause = time.Second
 		}
@@ -155,15 +156,15 @@ func (c *Copier) Run(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
-		pause = min(2*pause, longest)
+		pause = min(2*pause, maxPause)
 	}
 }
 
-// copyLock is the advisory lock of the one Copier of a server.
+// copyLock is the advisory lock of a server that its Copier holds: a server has at most one.
 const copyLock = 0x61746f6c6c62 // "atollb"
 
-// errAnother means that another process copies the server.
-var errAnother = errors.New("another process copies this server already")
+// errAlreadyCopied means that another process copies the server.
+var errAlreadyCopied = errors.New("another process copies this server already")
 
 // copy is one session with the server: it copies until ctx ends or something fails.
 func (c *Copier) copy(ctx context.Context) (err error) {
@@ -179,7 +180,7 @@ func (c *Copier) copy(ctx context.Context) (err error) {
 		return fmt.Errorf("locking the server for copies: %w", err)
 	}
 	if !isLocked {
-		return errAnother
+		return errAlreadyCopied
 	}
 	replication, err := pgsession.ConnectReplication(ctx, c.o.Server)
 	if err != nil {
@@ -211,16 +212,17 @@ func (c *Copier) copy(ctx context.Context) (err error) {
 	return context.Cause(ctx)
 }
 
-// repeat calls f again and again until ctx ends. f works until it fails. Its failures stop nothing else, and Check
-// reports them.
+// repeat calls f again after each error until ctx ends. f returns only after an error, or when ctx has ended. An error
+// of f stops no other part of the session; Check reports it.
 func (c *Copier) repeat(ctx context.Context, what string, f func(context.Context) error) {
-	for pause := time.Second; ; pause = min(2*pause, longest) {
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		err := f(ctx)
 		if ctx.Err() != nil {
 			return
 		}
 		c.noteProblem(what, err)
-		c.o.Log.Warn("copying the region", slog.String("part", what), slog.Any("error", err))
+		c.o.Log.Warn("a part of the region's copy failed; it is tried again", slog.String("part", what),
+			slog.Any("error", err))
 		select {
 		case <-ctx.Done():
 			return

@@ -1,22 +1,23 @@
-// Package region copies what a region keeps to an object store, continuously, and reads the copy back: its PostgreSQL
+// Package region copies the data of a region to an object store, continuously, and reads the copy back: its PostgreSQL
 // server, with the databases of all services, and files such as the certificate authority.
 //
 // A Copier receives the server's WAL by streaming replication and stores it every few seconds; a replication slot keeps
-// the WAL that is not stored yet. Once a day it stores a base backup, which pg_basebackup makes. Fetch returns a base
-// backup and the WAL after it, from which PostgreSQL recovers the databases as of a moment; package postgres runs that.
+// the WAL that is not stored yet. Once a day it stores a base backup, which pg_basebackup makes. Fetch writes a base
+// backup and the WAL after it to disk. PostgreSQL recovers the databases from them as of a moment; package postgres
+// starts that recovery.
 //
 // Below the store's prefix:
 //
 //	.regions/NAME/archive-TIME-ID/wal-TIMELINE-START-END-COVERED  a piece of the WAL, compressed
 //	.regions/NAME/archive-TIME-ID/mark                            nothing was written after the last piece until a moment
 //	.regions/NAME/archive-TIME-ID/base-TIME/part-00000000         a part of a compressed base backup
-//	.regions/NAME/archive-TIME-ID/base-TIME/manifest              Manifest; a base backup without it is none
+//	.regions/NAME/archive-TIME-ID/base-TIME/manifest              Manifest, written last: without it nothing is restored
 //	.regions/NAME/files-TIME                                      the files, compressed
 //
 // An archive has the WAL of one server and timeline without a gap, from its first piece on. A server that was
 // restored has another timeline, and a server elsewhere another slot, so each begins an archive of its own and
-// overwrites nothing. Each object is encrypted by itself (envelope.Box), and nobody can open it under another name. A
-// missing piece shows, because its neighbours name their positions.
+// overwrites nothing. Each object is encrypted by itself (envelope.Box), and cannot be opened under another name. A
+// restore detects a missing piece, because the names of pieces have their positions.
 //
 // Time. COVERED is a moment by the server's clock: every transaction that the server acknowledged before it is in the
 // WAL up to END. Recovery to a moment has every transaction acknowledged before the moment, and none that committed
@@ -99,16 +100,16 @@ func parsePiece(name string) (p Piece, ok bool) {
 	return Piece{int32(timeline), LSN(start), LSN(end), time.UnixMilli(covered).UTC()}, true
 }
 
-// content is what an archive has, by the names of its objects.
+// content lists the objects of an archive.
 type content struct {
 	name   archive
 	pieces []Piece  // in the order of the WAL
 	bases  []string // complete ones: "base-TIME", in the order of time
-	all    []string // names of all objects, from the store's prefix on
+	all    []string // whole names of all objects
 }
 
-// sortContents groups the names of a region's objects by archive, in the order of the archives' times. files has the
-// names of the files' objects, in the order of time.
+// sortContents groups the names of a region's objects by archive, the oldest archive first. files are the whole names
+// of the objects files-TIME, the oldest first.
 func sortContents(region string, names []string) (archives []content, files []string) {
 	prefix := regionPrefix(region)
 	byName := map[archive]*content{}

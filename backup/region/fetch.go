@@ -21,10 +21,10 @@ import (
 // ErrNoCopy is the error of a region of which the store has no base backup.
 var ErrNoCopy = errors.New("the store has no copy of the region")
 
-// Window is the time to which a region can be restored, by its server's clock.
+// Window is a period: the region can be restored to every moment from From to To, by its server's clock.
 type Window struct {
 	Region string    `json:"region"`
-	From   time.Time `json:"from"` // every moment from From to To
+	From   time.Time `json:"from"`
 	To     time.Time `json:"to"`
 }
 
@@ -35,11 +35,11 @@ type Dirs struct {
 	Files string // the files, as of the moment
 }
 
-// Fetched describes what Fetch has written.
+// Fetched describes the base backup and the WAL that Fetch has written.
 type Fetched struct {
 	Manifest Manifest  // of the base backup
 	End      LSN       // of the WAL
-	Covered  time.Time // recovery to the end of the WAL has every transaction acknowledged before
+	Covered  time.Time // recovery to End has every transaction acknowledged before this time
 }
 
 // Regions returns the names of the regions that the store has copies of.
@@ -57,8 +57,8 @@ func Regions(ctx context.Context, store backup.Store) (regions []string, err err
 	return regions, nil
 }
 
-// Windows returns the times to which a region can be restored, the oldest archive first. Base backups that are damaged
-// restore nothing; the error is that of one when no other is left.
+// Windows returns the periods to which a region can be restored, the oldest archive first. It skips damaged base
+// backups; when all are damaged, it returns the error of one of them.
 func Windows(ctx context.Context, store backup.Store, kms envelope.KMS, region string) (all []Window, err error) {
 	names, err := store.List(ctx, regionPrefix(region))
 	if err != nil {
@@ -99,8 +99,8 @@ func Windows(ctx context.Context, store backup.Store, kms envelope.KMS, region s
 	return all, nil
 }
 
-// readMark reads the mark of an archive. It returns a zero mark when there is none, or a damaged one: the WAL has all
-// transactions without it.
+// readMark reads the mark of an archive. It returns a zero mark when the mark is missing or damaged: no transaction is
+// lost without it.
 func (r *restorer) readMark(ctx context.Context, a content) (k mark, err error) {
 	name := r.prefixOf(a) + markObject
 	object, err := r.store.Get(ctx, name)
@@ -127,7 +127,8 @@ func (r *restorer) readManifest(ctx context.Context, a content, base string) (Ma
 // prefixOf returns the prefix of the objects of an archive.
 func (r *restorer) prefixOf(a content) string { return regionPrefix(r.region) + string(a.name) + "/" }
 
-// coverage returns how far the WAL reaches from a base backup on without a gap, and the moment that it covers.
+// coverage returns the end of the WAL that follows a base backup without a gap, and the latest moment to which that WAL
+// restores.
 func coverage(pieces []Piece, k mark, m Manifest) (end LSN, covered time.Time) {
 	end = segmentStart(m.Start, m.SegmentSize)
 	for _, p := range pieces {
@@ -141,7 +142,7 @@ func coverage(pieces []Piece, k mark, m Manifest) (end LSN, covered time.Time) {
 	return end, covered
 }
 
-// hasAfter reports whether there is WAL after a position.
+// hasAfter reports whether a piece has WAL after a position.
 func hasAfter(pieces []Piece, position LSN) bool {
 	return slices.ContainsFunc(pieces, func(p Piece) bool { return p.End > position })
 }
@@ -194,7 +195,7 @@ func Fetch(ctx context.Context, store backup.Store, kms envelope.KMS, region str
 	return f, nil
 }
 
-// restorer reads the copies of a region. The fields after region are those that choose sets.
+// restorer reads the copies of a region. The method choose sets the fields from prefix on.
 type restorer struct {
 	store    backup.Store
 	opener   *envelope.Opener
@@ -207,8 +208,8 @@ type restorer struct {
 	covered  time.Time
 }
 
-// choose finds the latest base backup that restores to a moment. A damaged base backup is not chosen; the error is that
-// of one when no other restores to the moment.
+// choose finds the latest base backup that restores to a moment; zero means the latest moment. It skips damaged base
+// backups, and returns the error of one when no other restores to the moment.
 func (r *restorer) choose(ctx context.Context, archives []content, at time.Time) error {
 	var first, last time.Time
 	var damaged error
@@ -244,7 +245,7 @@ func (r *restorer) choose(ctx context.Context, archives []content, at time.Time)
 				return nil
 			}
 		}
-		if at.IsZero() && damaged != nil { // another archive ends at an earlier moment
+		if at.IsZero() && damaged != nil { // another archive would restore to an earlier moment than the latest
 			break
 		}
 	}
@@ -258,12 +259,13 @@ func (r *restorer) choose(ctx context.Context, archives []content, at time.Time)
 		first.Format(time.RFC3339), last.Format(time.RFC3339))
 }
 
-// sameMoment is how far apart the last moments of two archives may be that servers still write.
+// sameMoment bounds the difference of the last moments of two archives that count as equal: two servers that still
+// write do not store at the same second.
 const sameMoment = time.Minute
 
-// sortByMoment returns the archives with the one first that has the latest moment, and their marks. An archive that
-// began later does not come before one that went on longer: a region that was restored for a test, for example. Of
-// those that end at the same moment, the one that began last is first.
+// sortByMoment returns the archives sorted by their last moments, the latest first, and their marks. The time at which
+// an archive began decides only between archives that end at the same moment (sameMoment): then the one that began last
+// is first. So the short archive of a region that was restored for a test does not come before the region's own.
 func (r *restorer) sortByMoment(ctx context.Context, archives []content) ([]content, map[archive]mark, error) {
 	marks, moments := map[archive]mark{}, map[archive]time.Time{}
 	var latest time.Time
@@ -313,7 +315,7 @@ func (r *restorer) writeParts(ctx context.Context, w io.Writer) error {
 	return nil
 }
 
-// fetchWAL writes the segments from the beginning of the base backup's first one to the end of the WAL.
+// fetchWAL writes the segments of the WAL from the one in which the base backup begins.
 func (r *restorer) fetchWAL(ctx context.Context, dir string) error {
 	size, timeline := r.manifest.SegmentSize, r.manifest.Timeline
 	at := segmentStart(r.manifest.Start, size)
@@ -324,7 +326,7 @@ func (r *restorer) fetchWAL(ctx context.Context, dir string) error {
 			continue
 		}
 		if p.Start > w.at {
-			break // after a gap; choose has taken the end before it
+			break // the WAL has a gap here; r.end is before it
 		}
 		packed, err := readObject(ctx, r.store, r.opener, r.prefix+p.name())
 		if err != nil {
@@ -344,7 +346,7 @@ func (r *restorer) fetchWAL(ctx context.Context, dir string) error {
 	return w.close()
 }
 
-// fetchFiles writes the files as of a moment, or the first that were stored when those came later.
+// fetchFiles writes the files as of a moment, or the first stored files when those are later.
 func (r *restorer) fetchFiles(ctx context.Context, names []string, at time.Time, dir string) error {
 	chosen := ""
 	for _, name := range names {

@@ -23,7 +23,8 @@ import (
 // maxFiles bounds the size of all files together, in bytes.
 const maxFiles = 64 << 20
 
-// copyFiles stores the files whenever one has changed. It returns an error when that fails, and nil when ctx ends.
+// copyFiles reads the files every filesEvery and stores them when one has changed. It returns an error when that fails,
+// and nil when ctx ends.
 func (s *session) copyFiles(ctx context.Context) error {
 	for {
 		if err := s.c.findFiles(); err != nil {
@@ -48,7 +49,7 @@ func (s *session) copyFiles(ctx context.Context) error {
 	}
 }
 
-// findFiles returns an error when files are missing that were there before: a copy without them must not be the latest.
+// findFiles returns an error when a file is missing that existed earlier: the latest copy must not lack it.
 func (c *Copier) findFiles() error {
 	for _, name := range slices.Sorted(maps.Keys(c.o.Files)) {
 		_, err := os.Lstat(c.o.Files[name])
@@ -56,7 +57,8 @@ func (c *Copier) findFiles() error {
 		case err == nil:
 			c.foundFiles[name] = true
 		case errors.Is(err, fs.ErrNotExist) && c.foundFiles[name]:
-			return fmt.Errorf("%s was there before: put it back, or start region-backup again if nothing needs it", err)
+			return fmt.Errorf("a file that existed earlier is missing: %w: put it back, or start region-backup again "+
+				"if nothing needs it", err)
 		case !errors.Is(err, fs.ErrNotExist):
 			return err
 		}
@@ -77,8 +79,8 @@ func (s *session) storeFiles(ctx context.Context, text []byte) error {
 	return s.put(ctx, regionPrefix(s.c.o.Region)+filesPrefix+at.Time.Format(timeFormat), compress.EncodeAll(text, nil))
 }
 
-// packFiles returns files and directories as a tar, each below its name. The same content gives the same bytes. What
-// is missing, and temporary files, are left out.
+// packFiles returns files and directories as a tar, each below its name. The same content gives the same bytes. It
+// leaves out missing and temporary files.
 func packFiles(files map[string]string) ([]byte, error) {
 	var packed bytes.Buffer
 	w := tar.NewWriter(&packed)
@@ -113,7 +115,7 @@ func packFiles(files map[string]string) ([]byte, error) {
 	return packed.Bytes(), nil
 }
 
-var errTooLarge = fmt.Errorf("they have more than %d MiB: name less with --file", maxFiles>>20)
+var errTooLarge = fmt.Errorf("they have more than %d MiB: name fewer files with --file", maxFiles>>20)
 
 func packFile(w *tar.Writer, name, path string, entry fs.DirEntry) error {
 	if entry.IsDir() {
@@ -147,7 +149,7 @@ func packFile(w *tar.Writer, name, path string, entry fs.DirEntry) error {
 	return err
 }
 
-// extract writes the files of a tar below dir, and makes them last on disk.
+// extract writes the files of a tar below dir, and syncs each file to disk.
 func extract(r io.Reader, dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {

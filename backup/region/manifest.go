@@ -24,9 +24,9 @@ type Manifest struct {
 	Version     int    `json:"version"` // major version of the server; another one cannot recover it
 	Timeline    int32  `json:"timeline"`
 	SegmentSize int64  `json:"segment_size"` // of the WAL, in bytes
-	// Start is where recovery begins to read the WAL.
+	// Start is the position from which recovery reads the WAL.
 	Start LSN `json:"start"`
-	// Complete is a sample after pg_basebackup has ended: the base backup restores to any moment from then on.
+	// Complete is a sample taken after pg_basebackup has ended: the base backup restores to any moment from then on.
 	Complete Sample `json:"complete"`
 	Size     int64  `json:"size"` // uncompressed
 	Parts    int    `json:"parts"`

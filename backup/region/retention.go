@@ -11,10 +11,10 @@ import (
 	"atoll.dev/envelope"
 )
 
-// collect deletes the base backups, WAL and files that no restore to a moment within o.Keep needs. It returns how many
-// objects it has deleted. An archive that it cannot read, or an object that it cannot delete, does not keep it from the
-// others; the error has the last failure.
-func collect(ctx context.Context, o Options, current archive, now time.Time) (n int, err error) {
+// deleteExpired deletes the base backups, WAL and files that no restore to a moment within o.Keep needs. It returns how
+// many objects it has deleted. An archive that cannot be read, or an object that cannot be deleted, stops no other; the
+// error is the last one.
+func deleteExpired(ctx context.Context, o Options, current archive, now time.Time) (n int, err error) {
 	names, err := o.Store.List(ctx, regionPrefix(o.Region))
 	if err != nil {
 		return 0, err
@@ -45,7 +45,7 @@ func collect(ctx context.Context, o Options, current archive, now time.Time) (n 
 		}
 	}
 	for _, name := range expired {
-		if failed := o.Store.Delete(ctx, name); failed != nil { // such as a lock of the store
+		if failed := o.Store.Delete(ctx, name); failed != nil { // for example, the store locks the object
 			err = failed
 			continue
 		}
@@ -54,33 +54,43 @@ func collect(ctx context.Context, o Options, current archive, now time.Time) (n 
 	return n, err
 }
 
-// isExpired reports whether no restore needs an archive: it covers no moment from oldest on, and a later one restores
-// to any moment since then. An archive that another server still writes is not expired.
+// isExpired reports whether no restore needs an archive: it covers no moment after oldest, and a later archive has a
+// base backup that was complete at oldest. So an archive that another server still writes is not expired.
 func (r *restorer) isExpired(ctx context.Context, a content, later []content, oldest time.Time) (bool, error) {
 	k, err := r.readMark(ctx, a)
 	if err != nil || !lastMoment(a.pieces, k).Before(oldest) {
 		return false, err
 	}
 	for _, l := range later {
-		if len(l.bases) == 0 {
-			continue
-		}
-		m, err := r.readManifest(ctx, l, l.bases[0])
+		m, ok, err := r.firstManifest(ctx, l)
 		if err != nil {
 			return false, err
 		}
-		if !m.Complete.Time.After(oldest) {
+		if ok && !m.Complete.Time.After(oldest) {
 			return true, nil
 		}
 	}
 	return false, nil
 }
 
-// expireWithin returns the objects of an archive that only restores to moments before oldest need.
+// firstManifest returns the manifest of the oldest base backup of an archive that is not damaged: restores skip damaged
+// ones. It returns false when there is none.
+func (r *restorer) firstManifest(ctx context.Context, a content) (m Manifest, ok bool, err error) {
+	for _, base := range a.bases {
+		m, err := r.readManifest(ctx, a, base)
+		if errors.Is(err, backup.ErrCorrupt) {
+			continue
+		}
+		return m, err == nil, err
+	}
+	return Manifest{}, false, nil
+}
+
+// expireWithin returns the objects of an archive that are needed only by restores to moments before oldest.
 func (r *restorer) expireWithin(ctx context.Context, a content, oldest time.Time) (expired []string, err error) {
 	prefix := r.prefixOf(a)
-	parts := map[string][]string{} // the objects of base backups
-	newest := ""                   // of them; it may be in progress
+	parts := map[string][]string{} // the names of each base backup's objects
+	newest := ""                   // base backup; it may be in progress
 	for _, name := range manifestsFirst(a.all) {
 		base, _, _ := strings.Cut(strings.TrimPrefix(name, prefix), "/")
 		if isBase(base) {
@@ -90,7 +100,7 @@ func (r *restorer) expireWithin(ctx context.Context, a content, oldest time.Time
 	}
 	for base, names := range parts {
 		if base != newest && !slices.Contains(a.bases, base) {
-			expired = append(expired, names...) // it failed, and nothing continues it
+			expired = append(expired, names...) // it was interrupted, and is never continued
 		}
 	}
 	slices.Sort(expired)
@@ -100,13 +110,13 @@ func (r *restorer) expireWithin(ctx context.Context, a content, oldest time.Time
 		}
 		m, err := r.readManifest(ctx, a, base)
 		if errors.Is(err, backup.ErrCorrupt) {
-			continue // restores use the one before it
+			continue // restores use the base backup before it
 		}
 		if err != nil {
 			return nil, err
 		}
 		if m.Complete.Time.After(oldest) {
-			continue // moments before it was complete need the one before it
+			continue // restores to moments before its completion need the base backup before it
 		}
 		for _, earlier := range a.bases[:i] {
 			expired = append(expired, parts[earlier]...)
@@ -121,7 +131,8 @@ func (r *restorer) expireWithin(ctx context.Context, a content, oldest time.Time
 	return expired, nil
 }
 
-// manifestsFirst returns the names with those of manifests first: a base backup that is half deleted is none.
+// manifestsFirst returns the names with those of manifests first, so that a half-deleted base backup has no manifest
+// and is not restored from.
 func manifestsFirst(names []string) []string {
 	sorted := slices.Clone(names)
 	slices.SortStableFunc(sorted, func(a, b string) int {

@@ -145,12 +145,13 @@ func (c *copies) wal(archive string, covered float64, at int) string {
 
 func (c *copies) damage(name string) { c.store.objects[name] = []byte("damaged") }
 
-// collect deletes what is expired after a week, at noon of day 0. It returns the names of the deleted objects.
-func (c *copies) collect(current string) (deleted []string, err error) {
+// deleteExpired deletes objects that expire after a week, at noon of day 0. It returns the names of the deleted
+// objects.
+func (c *copies) deleteExpired(current string) (deleted []string, err error) {
 	before := maps.Clone(c.store.objects)
 	name := archive(strings.TrimSuffix(strings.TrimPrefix(current, ".regions/r1/"), "/"))
-	_, err = collect(c.t.Context(), Options{Region: "r1", Store: c.store, KMS: plainKMS{}, Keep: 7 * 24 * time.Hour},
-		name, noon)
+	o := Options{Region: "r1", Store: c.store, KMS: plainKMS{}, Keep: 7 * 24 * time.Hour}
+	_, err = deleteExpired(c.t.Context(), o, name, noon)
 	for _, object := range slices.Sorted(maps.Keys(before)) {
 		if _, isThere := c.store.objects[object]; !isThere {
 			deleted = append(deleted, object)
@@ -169,7 +170,7 @@ func (c *copies) choose(at time.Time) (*restorer, error) {
 	return r, r.choose(c.t.Context(), archives, at)
 }
 
-func TestCollectKeepsWhatAnyMomentNeeds(t *testing.T) {
+func TestDeleteExpiredKeepsWhatAnyMomentNeeds(t *testing.T) {
 	const id, other = "00000001", "00000002"
 	for _, test := range []struct {
 		name  string
@@ -232,6 +233,16 @@ func TestCollectKeepsWhatAnyMomentNeeds(t *testing.T) {
 			c.wal(b, 0, 1)
 			return b, []string{base + manifestObject, base + partName(0), wal}
 		}},
+		{"no archive before one whose first base backup is damaged", func(c *copies) (string, []string) {
+			a, b := c.archive(-20, id), c.archive(-12, other)
+			base, wal := c.base(a, -19, -18.9, 1), c.wal(a, -13, 1)
+			damaged := c.base(b, -9, -8.9, 1)
+			c.damage(damaged + manifestObject)
+			c.base(b, -8, -7.9, 1)
+			c.wal(b, 0, 1)
+			return b, []string{base + manifestObject, base + partName(0), wal, damaged + manifestObject,
+				damaged + partName(0)}
+		}},
 		{"the files of the oldest moment", func(c *copies) (string, []string) {
 			names := []string{}
 			for _, at := range []float64{-9, -8, -6} {
@@ -245,14 +256,14 @@ func TestCollectKeepsWhatAnyMomentNeeds(t *testing.T) {
 			c := newCopies(t)
 			current, want := test.write(c)
 			slices.Sort(want)
-			if deleted, err := c.collect(current); err != nil || !slices.Equal(deleted, want) {
+			if deleted, err := c.deleteExpired(current); err != nil || !slices.Equal(deleted, want) {
 				t.Errorf("deleted %q, %v; want %q", deleted, err, want)
 			}
 		})
 	}
 }
 
-func TestCollectGoesOnAfterAFailure(t *testing.T) {
+func TestDeleteExpiredGoesOnAfterAFailure(t *testing.T) {
 	c := newCopies(t)
 	a := c.archive(-20, "00000001")
 	first := c.base(a, -10, -9.9, 1)
@@ -262,7 +273,7 @@ func TestCollectGoesOnAfterAFailure(t *testing.T) {
 	c.damage(c.base(a, -8, -7.9, 3) + manifestObject)
 	c.wal(a, -1, 3)
 	c.store.failing[locked] = 1
-	deleted, err := c.collect(a)
+	deleted, err := c.deleteExpired(a)
 	if want := []string{first + manifestObject, first + partName(0)}; !errors.Is(err, errDown) ||
 		!slices.Equal(deleted, want) {
 		t.Errorf("deleted %q, %v; want %q", deleted, err, want)

@@ -43,7 +43,8 @@ func (w *segmentWriter) write(text []byte) error {
 	return nil
 }
 
-// close closes the segment that is not full; the rest of it is zeros.
+// close writes the open segment file to disk and closes it; without an open file it does nothing. A segment that is not
+// full ends with zeros.
 func (w *segmentWriter) close() error {
 	if w.file == nil {
 		return nil

@@ -19,11 +19,11 @@ import (
 	"atoll.dev/envelope"
 )
 
-// session holds one connection for replication and one for SQL, over which a Copier copies a region.
+// session holds the two connections over which a Copier copies a region: one for replication and one for SQL.
 type session struct {
 	c           *Copier
 	box         *envelope.Box
-	replication *pgconn.PgConn // of the goroutine of copyWAL
+	replication *pgconn.PgConn // only copyWAL uses it
 
 	sqlMu sync.Mutex
 	sql   *pgx.Conn // guarded by sqlMu
@@ -93,16 +93,16 @@ func (s *session) continueOrBeginArchive(ctx context.Context) error {
 			}
 			s.c.archive, s.c.end = a.name, endOf(a.pieces)
 			s.c.noteBase(based)
-			isKept, err := s.canContinueArchive(ctx)
+			canContinue, err := s.canContinueArchive(ctx)
 			if err != nil {
 				s.c.archive = ""
 				return err
 			}
-			if isKept {
+			if canContinue {
 				return nil
 			}
 		}
-	} else if isKept, err := s.canContinueArchive(ctx); err != nil || isKept {
+	} else if canContinue, err := s.canContinueArchive(ctx); err != nil || canContinue {
 		return err
 	}
 	return s.beginArchive(ctx)
@@ -121,7 +121,7 @@ func endOf(pieces []Piece) LSN {
 
 // canContinueArchive reports whether the server has the slot of the archive, all WAL after the archive's end, and has
 // written at least up to that end. A server whose WAL ends before is not the one that wrote the archive: its disk was
-// reset to an earlier state, and what it writes there now differs.
+// reset to an earlier state, and the WAL that it writes at these positions now differs.
 func (s *session) canContinueArchive(ctx context.Context) (bool, error) {
 	var restart pgtype.Text
 	err := s.query(ctx, `select restart_lsn::text from pg_replication_slots
@@ -181,15 +181,16 @@ func (s *session) put(ctx context.Context, name string, text []byte) error {
 	return s.c.o.Store.Put(ctx, name, object)
 }
 
-// putWALUntilStored is put, again and again until it succeeds or ctx ends.
+// putWALUntilStored calls put until that succeeds or ctx ends, and records each error.
 func (s *session) putWALUntilStored(ctx context.Context, name string, text []byte) error {
-	for pause := time.Second; ; pause = min(2*pause, longest) {
+	for pause := time.Second; ; pause = min(2*pause, maxPause) {
 		err := s.put(ctx, name, text)
 		if err == nil || ctx.Err() != nil {
 			return err
 		}
 		s.c.noteError(fmt.Errorf("WAL: %w", err))
-		s.c.o.Log.Warn("copying the region", slog.String("part", "WAL"), slog.Any("error", err))
+		s.c.o.Log.Warn("a part of the region's copy failed; it is tried again", slog.String("part", "WAL"),
+			slog.Any("error", err))
 		select {
 		case <-ctx.Done():
 			return err
@@ -206,7 +207,7 @@ func (s *session) deleteExpiredHourly(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		n, err := collect(ctx, s.c.o, s.c.archive, now.Time)
+		n, err := deleteExpired(ctx, s.c.o, s.c.archive, now.Time)
 		if err != nil {
 			return err
 		}
@@ -217,7 +218,7 @@ func (s *session) deleteExpiredHourly(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(collectEvery):
+		case <-time.After(deleteExpiredEvery):
 		}
 	}
 }

@@ -13,10 +13,11 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// maxPiece is the size at which a piece is stored before its time, in bytes.
+// maxPiece is the size in bytes at which a piece is stored although storeEvery has not passed.
 const maxPiece = 4 << 20
 
-// stallLimit is how long the server may send nothing. It sends something every wal_sender_timeout/2 at least.
+// stallLimit bounds the time between two messages of the server, which sends at least one every wal_sender_timeout/2
+// (30 s by default).
 const stallLimit = 2 * time.Minute
 
 // newCompressor returns an encoder for pieces and base backups.
@@ -29,11 +30,11 @@ func newCompressor() (*zstd.Encoder, error) {
 type walStream struct {
 	s        *session
 	compress *zstd.Encoder
-	buffer   []byte    // WAL up to position that is not stored
-	position LSN       // of the WAL that has come
-	due      *Sample   // the WAL is stored when it has come so far
-	dueRead  time.Time // of this process's clock, when due was read
-	covered  time.Time // of the last piece or mark
+	buffer   []byte    // the received WAL that is not stored, up to position
+	position LSN       // end of the received WAL
+	due      *Sample   // the buffer is stored when position has reached it; nil: the next sample is not read yet
+	dueRead  time.Time // when due was read, by this process's clock
+	covered  time.Time // the time of the last piece or mark
 }
 
 // copyWAL stores the WAL from the archive's end on, until ctx ends or something fails.
@@ -77,9 +78,10 @@ func (s *session) copyWAL(ctx context.Context) error {
 	}
 }
 
-// receive takes one message of the server. It returns false when none came until a moment.
+// receive handles one message of the server. It returns false when no message has come until a moment. While the WAL up
+// to due is missing, it waits for storeEvery instead.
 func (w *walStream) receive(ctx context.Context, until time.Time) (received bool, err error) {
-	if w.due != nil { // the rest is on its way
+	if w.due != nil {
 		until = time.Now().Add(storeEvery)
 	}
 	bounded, cancel := context.WithDeadline(ctx, until)
@@ -132,14 +134,14 @@ func (w *walStream) take(ctx context.Context, data []byte) error {
 	return nil
 }
 
-// confirm reports to the server how far the WAL is stored; the slot keeps the WAL after that.
+// confirm reports the end of the stored WAL to the server; the slot keeps the WAL after it.
 func (w *walStream) confirm(ctx context.Context) error {
 	return pglogrepl.SendStandbyStatusUpdate(ctx, w.s.replication, pglogrepl.StandbyStatusUpdate{
 		WALWritePosition: w.position, WALFlushPosition: w.s.c.end, WALApplyPosition: w.s.c.end,
 	})
 }
 
-// store stores the WAL that has come or, when none has come, the moment until which there was none.
+// store stores the received WAL as a piece. When none was received, it stores a mark: nothing was written until due.
 func (w *walStream) store(ctx context.Context) error {
 	isCovered := w.due != nil && w.position >= w.due.Position
 	if isCovered {
@@ -177,8 +179,9 @@ func (w *walStream) storeMark(ctx context.Context) error {
 	return w.confirm(ctx)
 }
 
-// put stores an object of the stream, and tries until the store has it. A store that fails does not end the session,
-// which would end the base backup, too. Meanwhile it confirms what is stored, so that the server keeps the connection.
+// put stores an object of the stream, and retries until the store has it: an error of the store must not end the
+// session, and with it a base backup in progress. Meanwhile put repeats the confirmation, so that the server keeps the
+// connection.
 func (w *walStream) put(ctx context.Context, name string, text []byte) error {
 	ctx, cancel := context.WithCancel(ctx)
 	stored := make(chan error, 1)
