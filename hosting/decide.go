@@ -109,7 +109,8 @@ func decide(s situation, now time.Time) decision {
 	}
 	isReplaced := s.Restore.isPrepared()
 	isRotating := haveUnreportedStep(s.Rotations, last.Rotations)
-	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has ended.
+	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has
+	// ended.
 	isRotated := last.WasReady && !isReplaced && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
 	isDelayed := isRotating && !isOpen(s.Upgrade) && wanted != "" && wanted != last.Served
 	if isDelayed { // and no upgrade begins until a step that has begun is done
@@ -129,8 +130,8 @@ func decide(s situation, now time.Time) decision {
 	if s.Shown == nil {
 		r.Brought = brought.Restore
 	}
-	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse the
-	// release.
+	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse
+	// the release.
 	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next) || r.Brought != nil
 	isHeld = isHeld || len(r.Problems) > 0 || r.Refused != nil || r.Paused
 	if isHeld || isDelayed || arrives {
@@ -191,10 +192,10 @@ func decide(s situation, now time.Time) decision {
 		r.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
 			Message: "another management cluster, or a copy of this one's disk, has the plane; this one never runs it again"}
 	}
-	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !isAway && (isReplaced || !s.Restore.isUnborn(last))
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !isAway && (isReplaced || !s.Restore.needsDataToStart(last))
 	// Connections wait while the data or keys are replaced.
 	shut := p.Shut || isChanged || isUnfinished && s.Plane.ReadySince.IsZero()
-	// Else there was never a plane here, and there is none now; or it lives elsewhere.
+	// Otherwise there was never a plane here; or another management cluster has it.
 	if s.Move.mustStop() { // connections wait until the other side can answer them
 		d.Route = router.Route{ServerName: route, Asleep: true}
 		if s.Move.hasLeft() {

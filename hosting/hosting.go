@@ -84,8 +84,8 @@ type Backups interface {
 	// repeated. The caller calls Stopped when the plane's process has ended and is not started again; shown goes with it.
 	Leave(id controlplane.ID, move string) controlplane.Leaving
 	Stopped(id controlplane.ID, shown controlplane.Shown)
-	// Stay ends a move whose order was withdrawn, unless the other side has the plane. It may take long, and is repeated:
-	// while the plane must not run here, IsSuperseded says so.
+	// Stay ends a move whose order was withdrawn, unless the other side has the plane. It may take long, and is
+	// repeated: while the plane must not run here, IsSuperseded says so.
 	Stay(id controlplane.ID)
 	// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again.
 	IsSuperseded(id controlplane.ID) bool

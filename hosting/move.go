@@ -10,7 +10,7 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// move is the order of a HostedCluster's annotation to move its plane, and how far that is.
+// move is the order of a HostedCluster's annotation to move its plane, and the state of the move.
 type move struct {
 	Order   hypershift.MoveOrder
 	Invalid string               // why the order cannot be executed; "" for one that can
@@ -58,9 +58,9 @@ func (m *move) mustStop() bool {
 // hasLeft reports whether the other management cluster can have the plane's data.
 func (m *move) hasLeft() bool { return m.leaves() && m.Leaving.State == controlplane.LeavingDone }
 
-// findMove returns the order of a cluster with how far a plane has left; nil: there is none. It calls Stopped when the
-// plane's process has ended after hosting has decided to stop it. A plane that never had data has nothing to move, and
-// one within an upgrade or a restore stops when that has ended.
+// findMove returns a cluster's order to move, with the state of a plane that leaves; nil: there is none. It calls
+// Backups.Stopped when the plane's process has ended after hosting has decided to stop it. A plane that was never ready
+// here has no data to move, and waits. A plane within an upgrade or a restore stops when that has ended.
 func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o controlplane.Observation) *move {
 	m := parseMove(hc)
 	if !m.leaves() {
@@ -90,7 +90,7 @@ func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o con
 	return m
 }
 
-// failure returns why a plane that moves does not serve here.
+// failure returns the reason why a plane that moves does not serve here.
 func (m *move) failure() *controlplane.Failure {
 	if m.hasLeft() {
 		return &controlplane.Failure{Reason: controlplane.MovedAway,
@@ -100,8 +100,8 @@ func (m *move) failure() *controlplane.Failure {
 		Message: "the plane moves to another management cluster"}
 }
 
-// findArrival returns the order by which a plane gets the data that it had on another management cluster; nil: nothing
-// of it is left to do.
+// findArrival returns the order by which a plane gets the data that it had on another management cluster; nil: the
+// order is complete, or the plane has run here before.
 func (h *Hosting) findArrival(c *hostedCluster, hc *hypershift.HostedCluster, m *move,
 	last controlplane.LastStart) *restore {
 	id := controlplane.ArrivalOrder(m.Order.ID)
@@ -121,7 +121,7 @@ func (h *Hosting) findArrival(c *hostedCluster, hc *hypershift.HostedCluster, m 
 	}
 	release, refused := h.o.Releases.pick(hc.Spec.Release.Image, "")
 	if refused != nil {
-		return nil // nor does the plane start
+		return nil // the plane does not start either
 	}
 	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: id, Source: c.id, Release: release})
 	return r
@@ -132,7 +132,7 @@ func decideMove(before *hypershift.MoveStatus, r report) *hypershift.MoveStatus 
 	m := r.Move
 	if m == nil {
 		isOpen := before != nil && before.Role == hypershift.MoveLeaves && before.Phase != hypershift.MoveFailed
-		if !isOpen || r.Failure != nil { // a plane that another side has is a failure
+		if !isOpen || r.Failure != nil { // the failure may be that the other side has the plane
 			return before
 		}
 		return &hypershift.MoveStatus{ID: before.ID, Role: before.Role, Phase: hypershift.MoveWithdrawn}

@@ -139,7 +139,7 @@ func TestI1APlaneThatMustBeRecoveredNeverBeginsEmpty(t *testing.T) {
 		t.Errorf("a plane without a backup: %+v, %v", o.LastStart, err)
 	}
 	hc := r.get(without)
-	if !strings.Contains(hc.Status.Move.Message, "have none of it") {
+	if !strings.Contains(hc.Status.Move.Message, "has no backup of it") {
 		t.Errorf("the status: %+v", hc.Status.Move)
 	}
 	r.delete(without)

@@ -24,12 +24,12 @@ type restore struct {
 	Order   hypershift.RestoreOrder
 	At      time.Time
 	Invalid string // why the order cannot be executed; "" for one that can
-	// IsExecuted: the order needs nothing any more. IsUnfinished: the plane has the data, and the status does not show
-	// yet that everything agrees with it.
+	// IsExecuted: the plane has the data of the order, or had it before. IsUnfinished: the plane has the data, and the
+	// status does not show yet that the restore is completed, see finishRestore.
 	IsExecuted, IsUnfinished bool
-	// IsRecovery: hosting itself has ordered it, for a plane that was lost with its management cluster.
+	// IsRecovery: hosting itself has given the order, for a plane that was lost with its management cluster.
 	IsRecovery bool
-	// IsArrival: it is a recovery of a plane that comes from another management cluster.
+	// IsArrival: the order is the recovery of a plane that comes from another management cluster.
 	IsArrival bool
 	Prepared  controlplane.Preparation
 }
@@ -62,14 +62,14 @@ func parseRestore(hc *hypershift.HostedCluster) *restore {
 // isClone reports whether the order makes a new plane with the data of another one.
 func (r *restore) isClone() bool { return r != nil && r.Order.Source != nil }
 
-// isPrepared reports whether the plane should go over to the data of the order.
+// isPrepared reports whether the plane should restart with the data of the order.
 func (r *restore) isPrepared() bool {
 	return r != nil && !r.IsExecuted && !r.Order.DryRun && r.Prepared.State == controlplane.PreparationDone
 }
 
-// isUnborn reports whether a plane must not start before it has the data of the order: without that data a clone or a
-// lost plane would be empty.
-func (r *restore) isUnborn(last controlplane.LastStart) bool {
+// needsDataToStart reports whether a plane must not start before it has the data of the order: without that data a
+// clone or a lost plane would be empty.
+func (r *restore) needsDataToStart(last controlplane.LastStart) bool {
 	return r != nil && (r.isClone() || r.IsRecovery || r.Invalid != "") && last.Data == "" && !last.WasReady
 }
 
@@ -78,8 +78,8 @@ func (r *restore) isFailed() bool {
 	return r.Invalid != "" || r.IsExecuted || r.Prepared.State == controlplane.PreparationFailed
 }
 
-// recoveryReason returns why a lost plane does not serve yet. Most new clusters are here for a moment, while hosting
-// asks the store for a backup.
+// recoveryReason returns the reason why a lost plane does not serve yet. Most new planes have the last reason for a
+// moment, while hosting reads from the store whether they have a backup.
 func (r *restore) recoveryReason() (reason, message string) {
 	switch p := r.Prepared; {
 	case r.IsArrival && r.isFailed():
@@ -88,10 +88,10 @@ func (r *restore) recoveryReason() (reason, message string) {
 	case r.IsArrival:
 		return string(cluster.ReasonMoving), "the plane comes from another management cluster"
 	case p.State == controlplane.PreparationFailed:
-		return string(cluster.ReasonRestoreFailed), "the management cluster of before was lost, and the data could " +
+		return string(cluster.ReasonRestoreFailed), "the earlier management cluster was lost, and the data could " +
 			"not be recovered: " + p.Message
 	case p.State != controlplane.PreparationWaits:
-		return string(cluster.ReasonRestoring), "the management cluster of before was lost; the plane gets its data from " +
+		return string(cluster.ReasonRestoring), "the earlier management cluster was lost; the plane gets its data from " +
 			"its backup"
 	case p.Message != "":
 		return string(cluster.ReasonPlaneStarting), "the plane waits: " + p.Message
@@ -103,16 +103,17 @@ func (r *restore) recoveryReason() (reason, message string) {
 func (r *restore) isUnfinished() bool { return r != nil && r.IsUnfinished }
 
 // findRecovery returns the recovery of a plane that never ran on this machine and has a backup; nil: there is none, or
-// nothing of it is left to do. The plane was lost with its management cluster, and the region has ordered it here anew.
-// When the order says that the plane recovers, one without a backup is a failure, and the plane does not start.
+// the recovery is complete. The plane was lost with its management cluster, and the region has ordered it here anew.
+// When the order to move says that the plane recovers and there is no backup, the recovery fails and the plane does not
+// start.
 //
-// A plane whose HostedCluster shows that it was ready is another case: its data is missing (DataMissing), and may be on
-// a disk that is not mounted. Then a person decides.
+// A plane whose HostedCluster shows that it was ready here is not recovered: its data is missing (DataMissing), and may
+// be on a disk that is not mounted. An operator decides.
 func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
 	r := &restore{Order: hypershift.RestoreOrder{ID: controlplane.Recovery}, IsRecovery: true}
 	if last.Data == controlplane.Recovery {
 		if !h.o.Backups.HasRemains(c.id, controlplane.Recovery) {
-			return nil // everything has agreed with the data
+			return nil // finishRestore has completed it
 		}
 		r.IsExecuted, r.IsUnfinished = true, true
 		return r
@@ -122,13 +123,13 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 	}
 	release, refused := h.o.Releases.pick(hc.Spec.Release.Image, "")
 	if refused != nil {
-		return nil // nor does the plane start
+		return nil // the plane does not start either
 	}
 	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: controlplane.Recovery, Source: c.id,
 		Release: release})
 	if r.Prepared.State == controlplane.PreparationNone && parseMove(hc).recovers() {
 		r.Prepared = controlplane.Preparation{State: controlplane.PreparationFailed,
-			Message: "the backups of this management cluster have none of it"}
+			Message: "the object store of this management cluster has no backup of it"}
 		return r
 	}
 	if r.Prepared.State == controlplane.PreparationNone {
@@ -138,9 +139,10 @@ func (h *Hosting) findRecovery(c *hostedCluster, hc *hypershift.HostedCluster, l
 	return r
 }
 
-// findRestore returns the order of a cluster; nil: there is none. It has the data made for an order that was not
-// executed yet. The recovery of a lost plane goes first: the backup lists the orders that the plane had executed. Once
-// the plane has its data, a later order goes before the rest of the recovery: the plane may never be ready with it.
+// findRestore returns the order of a cluster; nil: there is none. For an order that was not executed yet it begins to
+// make the data. The recovery of a lost plane has priority until the plane has its data, because the backup lists the
+// orders that the plane had executed. From then on another order has priority over the rest of the recovery, because
+// the plane may never become ready with the recovered data.
 func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, last controlplane.LastStart) *restore {
 	var recovery *restore
 	if m := parseMove(hc); m.arrives() {
@@ -185,8 +187,9 @@ func (h *Hosting) findRestore(c *hostedCluster, hc *hypershift.HostedCluster, la
 // status from being written.
 const agreeLimit = 5 * time.Second
 
-// finishRestore makes everything beside a restored plane's data agree with the data, once the plane serves, and then
-// removes what the restore has left. It does so again until the status shows the restore as completed.
+// finishRestore completes a restore once the plane serves: it removes the identity of another cluster from a clone,
+// calls Options.Restored, and removes the staging directory. It repeats this until the status shows the restore as
+// completed.
 func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report) error {
 	order := r.Order
 	if order == nil || order.Invalid != "" {
@@ -207,10 +210,10 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 	defer cancel()
 	if order.isClone() {
 		if err := removeIdentity(ctx, admin); err != nil {
-			return fmt.Errorf("what a clone has of the other cluster's identity: %w", err)
+			return fmt.Errorf("removing the other cluster's identity from a clone: %w", err)
 		}
 	}
-	if h.o.Restored != nil && !order.IsArrival { // a plane that moves has the credentials of the present
+	if h.o.Restored != nil && !order.IsArrival { // the data of a moved plane is not old: its credentials are valid
 		if err := h.o.Restored(ctx, c.id, admin); err != nil {
 			return fmt.Errorf("after the restore: %w", err)
 		}
@@ -220,13 +223,14 @@ func (h *Hosting) finishRestore(ctx context.Context, c *hostedCluster, r *report
 		order.IsUnfinished = false
 		return nil
 	}
-	h.o.Backups.Forget(c.id, controlplane.Recovery) // whose data the order has replaced
+	h.o.Backups.Forget(c.id, controlplane.Recovery) // the order has replaced the data of the recovery
 	r.Restored = order.Order.ID
 	return nil
 }
 
-// removeIdentity removes from a new plane the authorities of the plane whose data it has: extension API servers would
-// accept clients of both. The API server writes the ConfigMap again with its own.
+// removeIdentity deletes from a clone the ConfigMap with the certificate authorities of the source's clients: extension
+// API servers would accept clients of both planes. The clone's API server writes the ConfigMap again with its own
+// authorities.
 func removeIdentity(ctx context.Context, admin controlplane.Admin) error {
 	config, err := admin.RESTConfig()
 	if err != nil {
@@ -244,8 +248,8 @@ func removeIdentity(ctx context.Context, admin controlplane.Admin) error {
 	return nil
 }
 
-// isBroughtData reports whether a plane's data came by a recovery or a move, with the orders executed before.
-func isBroughtData(data string) bool {
+// isFromElsewhere reports whether a plane's data came by a recovery or a move from another management cluster.
+func isFromElsewhere(data string) bool {
 	return data == controlplane.Recovery || controlplane.MoveOf(data) != ""
 }
 
@@ -280,7 +284,7 @@ func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *h
 		end(hypershift.RestoreCompleted, "")
 	case r.Plane.LastStart.Data == order.Order.ID:
 		s.Phase, s.Message = hypershift.RestoreReplacing, "the plane starts with the restored data"
-	case r.Plane.LastStart.HasRestored(order.Order.ID) && isBroughtData(r.Plane.LastStart.Data):
+	case r.Plane.LastStart.HasRestored(order.Order.ID) && isFromElsewhere(r.Plane.LastStart.Data):
 		end(hypershift.RestoreCompleted, "this order was executed before the plane came to this management cluster; it "+
 			"does not run again")
 	case r.Plane.LastStart.HasRestored(order.Order.ID):
@@ -305,8 +309,8 @@ func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *h
 	return &s
 }
 
-// backupStatus is the status of a window. It has no present time, which would change it all the time.
-// state is that of the backup; nil: none is made at present.
+// backupStatus returns the status of a window. While the backup goes on it has no field To, whose value would change
+// all the time. state is the state of the backup; nil: no backup is made at present.
 func backupStatus(w controlplane.BackupWindow, state *backup.State) *hypershift.BackupStatus {
 	s := &hypershift.BackupStatus{From: w.From.UTC().Format(time.RFC3339), Chains: []hypershift.BackupChain{}}
 	if isStopped := state == nil || state.Failing != ""; isStopped && !w.Stored.IsZero() {

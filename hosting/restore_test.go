@@ -284,11 +284,11 @@ func TestAClusterIsRestoredInPlaceAndCloned(t *testing.T) {
 	if bytes.Equal(readFile(t, filepath.Join(r.dir(clone), "pki", "ca.crt")), authority) {
 		t.Error("the clone has the authority of the other cluster")
 	}
-	unborn := r.clone("three", hypershift.RestoreOrder{ID: "clone", At: "2020-01-01T00:00:00Z",
+	failed := r.clone("three", hypershift.RestoreOrder{ID: "clone", At: "2020-01-01T00:00:00Z",
 		Source: &hypershift.RestoreSource{Namespace: key.Namespace, Name: key.Name}})
-	r.await(unborn, "clone", hypershift.RestoreFailed)
-	r.condition(unborn, hypershift.Available, "False", "RestoreFailed")
-	if r.pid(unborn) != 0 {
+	r.await(failed, "clone", hypershift.RestoreFailed)
+	r.condition(failed, hypershift.Available, "False", "RestoreFailed")
+	if r.pid(failed) != 0 {
 		t.Error("a clone without data runs")
 	}
 	if hc.Status.Backups == nil || len(hc.Status.Backups.Chains) == 0 {

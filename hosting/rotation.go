@@ -24,8 +24,8 @@ type orderedRotation struct {
 	Invalid string // why the order cannot be executed; "" for one that can
 	// Shown is the phase of this order's rotation in the status; "" before the first.
 	Shown rotation.Phase
-	// CanComplete: the status shows Prepared or Completing, and nothing needs the old key any more: the new key encrypts
-	// all Secrets, no node has a certificate of the old CA.
+	// CanComplete: the status shows Prepared or Completing, and nothing needs the old key any more: the new key
+	// encrypts all Secrets, no node has a certificate of the old CA.
 	CanComplete bool
 	Waits       string // why the plane must not lose the old CA yet; "" for no reason
 }

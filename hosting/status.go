@@ -303,12 +303,12 @@ func (r report) reason(failed *controlplane.Failure) (reason, message string) {
 		return reasonInvalid, strings.Join(r.Problems, "; ")
 	case r.Release == "" && r.Paused:
 		return reasonPaused, "spec.pausedUntil holds the first start up"
-	case r.Order.isUnborn(r.Plane.LastStart) && r.Order.IsRecovery:
+	case r.Order.needsDataToStart(r.Plane.LastStart) && r.Order.IsRecovery:
 		return r.Order.recoveryReason()
-	case r.Order.isUnborn(r.Plane.LastStart) && r.Order.isFailed():
+	case r.Order.needsDataToStart(r.Plane.LastStart) && r.Order.isFailed():
 		return string(cluster.ReasonRestoreFailed), "the data of the other cluster could not be restored; " +
 			"delete this cluster and order another restore"
-	case r.Order.isUnborn(r.Plane.LastStart), r.Order.isPrepared(), r.Order.isUnfinished():
+	case r.Order.needsDataToStart(r.Plane.LastStart), r.Order.isPrepared(), r.Order.isUnfinished():
 		return string(cluster.ReasonRestoring), "the plane gets data from its backup"
 	case r.upgrading():
 		return "Upgrading", "the plane goes over to " + string(r.Release)

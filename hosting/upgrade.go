@@ -143,7 +143,8 @@ func advance(u *hypershift.UpgradeStatus, p controlplane.Observation, l Upgrades
 		}
 	case runs == controlplane.Version(u.From) && p.LastStart.Served == runs && triesUsedUp && !isReady &&
 		copyLacksNoWrites(u) && p.LastStart.Copy == u.Copy && p.Failure.Reason == controlplane.PlaneFailed:
-		// The failed release has changed the data so that the release before cannot use it. A slow start is no such sign.
+		// The failed release has changed the data so that the release before cannot use it. A slow start is no such
+		// sign.
 		u.CopyUsed, u.LaunchedAt = true, nil
 		u.Message = strings.TrimPrefix(fmt.Sprintf("%s; %s could not use the data any more and got a copy of before the "+
 			"upgrade: writes after %s are lost", u.Message, u.From, u.StartedAt.UTC().Format(time.RFC3339)), "; ")

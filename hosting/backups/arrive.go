@@ -15,14 +15,15 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// arrive makes the data of a plane that comes from another management cluster: it stores that it waits, and reads the
-// data when it is there. What fails is tried again until ctx ends, except damage of the data. Damage of what both sides
-// have agreed on is tried again, too: a failure would leave a plane that was claimed here on no side.
+// arrive makes the data of a plane that comes from another management cluster: it stores the request for the data, and
+// reads the data once the store has it. It retries after each error until ctx ends, except after one of damaged data.
+// It also retries while a decision of the move is damaged: to give up then would leave a plane that this side has
+// claimed on no side.
 func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation) {
 	log := b.o.Log.With("plane", id.String(), "move", controlplane.MoveOf(p.order.ID))
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
 		Message: "the other management cluster has not stored the plane's data yet"})
-	var final error
+	var final error // an error that a retry cannot mend
 	err := retryMove(ctx, func() error {
 		err := b.arriveOnce(ctx, id, p)
 		if errors.Is(err, errDamaged) || errors.Is(err, backup.ErrSuperseded) || errors.Is(err, backup.ErrWithdrawn) {
@@ -58,9 +59,9 @@ func readDeparture(staging string) *controlplane.Departure {
 // errDamaged is the error of a plane's data that is not what the source has stored.
 var errDamaged = errors.New("the data of the move")
 
-// arriveOnce reads the data once. Before the plane can start with it, it claims the move, which the source may have
-// withdrawn, and takes the backups of the plane: the other management cluster can never run the plane again, not even
-// with a disk of an earlier day.
+// arriveOnce reads the data once. Before the plane can start with the data, arriveOnce claims the move, because the
+// source may have withdrawn it, and takes the backups of the plane: from then on the other management cluster cannot
+// run the plane, not even with an older copy of its disk.
 func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *preparation) error {
 	staging, move := b.o.Staging(id, p.order.ID), controlplane.MoveOf(p.order.ID)
 	if _, err := readPrepared(staging); err == nil {
@@ -111,13 +112,13 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 	return atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
 }
 
-// removeHandover removes the objects of a move after the plane has arrived. What fails is left in the store until the
-// cluster's backups are removed.
+// removeHandover removes the objects of a move after the plane has arrived. Objects that it cannot remove stay in the
+// store until the cluster's backups are removed.
 func (b *Backups) removeHandover(id controlplane.ID, move string) {
 	b.running.Go(func() { b.discardHandover(b.ctx, id, move) })
 }
 
-// discardHandover removes the objects of a move within answerLimit, and logs what fails.
+// discardHandover removes the objects of a move within answerLimit, and logs an error.
 func (b *Backups) discardHandover(ctx context.Context, id controlplane.ID, move string) {
 	attempt, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()

@@ -40,13 +40,13 @@ type Options struct {
 	// Staging returns the directory in which the data of a restore is made, and Programs have the atoll-kube of each
 	// release that makes it; both are needed by Prepare.
 	Staging func(id controlplane.ID, order string) string
-	// Restores returns the orders of restores that a plane has executed; nil: backups list none.
+	// Restores returns the restore orders that a plane has executed; nil: backups list none.
 	Restores func(controlplane.ID) ([]string, error)
 	Programs map[controlplane.Version]string
-	// State returns the directory in which is kept what belongs to a plane and is deleted with it; nil: the backups of a
-	// plane have no owner, and two management clusters that have it do not find each other.
+	// State returns a plane's directory of state, which is deleted with the plane. nil: the backups of a plane have no
+	// owner, and two management clusters that run the same plane do not detect that.
 	State func(controlplane.ID) string
-	// Record returns what a management cluster to which a plane moves has to know about its last start; nil: nothing.
+	// Record returns the record of a plane's last start, which moves with the plane; nil: no record moves.
 	Record func(controlplane.ID) (controlplane.LastStart, error)
 	// Endpoint is HOST:PORT where customers reach the planes of this machine; planes that move here need it.
 	Endpoint string
@@ -70,12 +70,12 @@ type Backups struct {
 	followers map[controlplane.ID]*follower
 	early     map[controlplane.ID]bool            // planes that ran before Run
 	deleted   map[controlplane.ID]backup.Identity // clusters whose deletion is not complete, see Deleted
-	wake      chan struct{}                       // holds one after a deletion
-	asked     map[controlplane.ID]bool            // planes whose restore was ordered before Run
+	wake      chan struct{}                       // holds one value after a deletion, until keepExpiring receives it
+	asked     map[controlplane.ID]bool            // planes whose restore or move was ordered before Run
 	preparing map[controlplane.ID]*preparation
 	leaving   map[controlplane.ID]*leaving
 	windows   map[controlplane.ID]controlplane.BackupWindow
-	// preparations has a place for each order whose data is made now.
+	// preparations has one value for each order whose data is being made.
 	preparations chan struct{}
 	endDrill     context.CancelFunc // ends the making of the data of a scratch plane; nil: none is made
 	running      sync.WaitGroup
@@ -86,7 +86,7 @@ type Backups struct {
 type follower struct {
 	*backup.Follower
 	cancel context.CancelFunc
-	end    *time.Timer // ends it; nil while the plane runs
+	end    *time.Timer // calls Backups.remove; nil while the plane runs
 }
 
 // New returns Backups that do nothing before Run.
@@ -175,7 +175,7 @@ func (b *Backups) Begin(id controlplane.ID) {
 // End ends the backup of a plane that does not run any more: its follower stores the last changes, and then ends. It
 // may be repeated.
 func (b *Backups) End(id controlplane.ID) {
-	b.drawing.Lock() // the follower that draws an owner now has done so when the caller deletes the plane's state
+	b.drawing.Lock() // wait for a follower that generates an owner now: the caller deletes the plane's state next
 	defer b.drawing.Unlock()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -185,7 +185,7 @@ func (b *Backups) End(id controlplane.ID) {
 	}
 }
 
-// isRunning reports whether a follower is that of a plane that runs.
+// isRunning reports whether f is the present follower of the plane, and the plane runs.
 func (b *Backups) isRunning(id controlplane.ID, f *follower) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -219,8 +219,8 @@ func (b *Backups) start(id controlplane.ID) {
 	b.running.Go(func() { f.Run(ctx) })
 }
 
-// Renew begins a new chain of a plane's backup: the present one cannot be restored. It does nothing for a plane without
-// a follower, whose next follower begins with a new chain.
+// Renew begins a new chain of a plane's backup, because the present one cannot be restored. It does nothing for a plane
+// without a follower: each follower begins with a new chain.
 func (b *Backups) Renew(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -229,7 +229,7 @@ func (b *Backups) Renew(id controlplane.ID) {
 	}
 }
 
-// remove ends a follower. The plane's window keeps the moment up to which everything is stored.
+// remove ends a follower. The plane's window keeps the follower's State.Stored.
 func (b *Backups) remove(id controlplane.ID, f *follower) {
 	stored := f.State().Stored
 	b.mu.Lock()

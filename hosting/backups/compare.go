@@ -12,13 +12,13 @@ import (
 )
 
 const (
-	changedKinds = 40 // in a list of changes
-	changedNames = 10 // of one kind
+	changedKinds = 40 // bounds the kinds in a list of changes
+	changedNames = 10 // bounds the names of one kind
 
-	comparePrefix = "compare-" // of directories in the spool
+	comparePrefix = "compare-" // prefix of the names of directories in the spool
 )
 
-// compare computes which objects a restore would change.
+// compare computes the changes that a restore would make, for a dry run.
 func (b *Backups) compare(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
 	controlplane.Preparation, error) {
 	dir, err := os.MkdirTemp(b.o.Spool, comparePrefix+"*")

@@ -17,19 +17,20 @@ import (
 )
 
 const (
-	expireEvery = time.Hour        // the backups of deleted clusters are looked through
-	markRetry   = 15 * time.Second // after a failure to store that a cluster is deleted
-	expireLimit = 10 * time.Minute // of one look
+	expireEvery = time.Hour        // between two calls of removeDeleted
+	markRetry   = 15 * time.Second // between two attempts to store that a cluster is deleted
+	expireLimit = 10 * time.Minute // of one call of removeDeleted
 )
 
-// deletionsName is the directory in the spool with a note for each deletion that is not complete: a file
-// NAMESPACE_NAME with the backup.Identity of the data.
+// deletionsName is the directory in the spool with a file for each deletion that is not in the store yet: the name is
+// NAMESPACE_NAME, the content the backup.Identity of the data.
 const deletionsName = "deleted"
 
 // Deleted records in the store that a cluster is deleted: its backups expire after backup.KeepDeleted, unless another
-// management cluster has the plane. It returns at once, and what fails is tried again, also by the next process. A
-// caller calls it while the plane's state still names the owner of its data, and again when the state is gone; it may
-// repeat both. The tombstone of a cluster without an owner ends no backups of one that has an owner.
+// management cluster has the plane. It returns at once; this process or the next one retries until the store has the
+// deletion. The caller calls it first while the plane's directory of state still has the owner of the data, and again
+// after it has removed that directory; it may repeat both calls. A tombstone without an owner never expires the backups
+// of a plane that has an owner.
 func (b *Backups) Deleted(id controlplane.ID) {
 	b.drawing.Lock()
 	identity, err := b.readIdentity(id)
@@ -47,7 +48,7 @@ func (b *Backups) Deleted(id controlplane.ID) {
 	b.drawing.Unlock()
 	if isNew && identity.Owner != "" {
 		if err := b.noteDeletion(id, identity); err != nil {
-			b.o.Log.Warn("hosting could not note that a cluster is deleted; its backups stay if hosting ends now",
+			b.o.Log.Warn("the deletion of a cluster could not be written to disk; its backups stay if hosting ends now",
 				"plane", id.String(), "error", err)
 		}
 	}
@@ -61,7 +62,8 @@ func (b *Backups) deletionPath(id controlplane.ID) string {
 	return filepath.Join(b.o.Spool, deletionsName, id.Namespace+"_"+id.Name) // a namespace has no underscore
 }
 
-// noteDeletion keeps on the disk whose data is deleted: the plane's state is about to go, and the store may be away.
+// noteDeletion writes the identity of the deleted data to disk: hosting is about to remove the plane's directory of
+// state, and the store may not answer.
 func (b *Backups) noteDeletion(id controlplane.ID, identity backup.Identity) error {
 	content, err := json.Marshal(identity)
 	if err != nil {
@@ -74,7 +76,7 @@ func (b *Backups) noteDeletion(id controlplane.ID, identity backup.Identity) err
 	return atomicfile.Write(path, content, 0o600)
 }
 
-// readDeletions reads the notes of an earlier process.
+// readDeletions reads the files that an earlier process has written for its incomplete deletions.
 func (b *Backups) readDeletions() error {
 	dir := filepath.Join(b.o.Spool, deletionsName)
 	notes, err := os.ReadDir(dir)
@@ -104,7 +106,8 @@ func (b *Backups) readDeletions() error {
 	return nil
 }
 
-// keepExpiring stores which clusters are deleted and removes the backups of those that were deleted long ago.
+// keepExpiring stores the deletions of clusters, and removes the backups of clusters that were deleted longer ago than
+// backup.KeepDeleted, until ctx ends.
 func (b *Backups) keepExpiring(ctx context.Context) {
 	var expired time.Time
 	for {
@@ -141,7 +144,8 @@ func (b *Backups) markDeleted(ctx context.Context) bool {
 			done = false
 			continue
 		}
-		// While the data is there, isUsed must not take the tombstone for one of an earlier cluster of the name.
+		// While the data is on this machine, the entry in b.deleted stays: else isUsed would report that a cluster of
+		// the name exists again, and RemoveDeleted would remove the tombstone.
 		owner, err := b.readOwner(id)
 		if err != nil || owner != "" && owner == identity.Owner {
 			continue
@@ -161,7 +165,7 @@ func (b *Backups) markDeleted(ctx context.Context) bool {
 	return done
 }
 
-// removeDeleted removes the backups of clusters that were deleted long ago.
+// removeDeleted removes the backups of clusters that were deleted longer ago than backup.KeepDeleted.
 func (b *Backups) removeDeleted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, expireLimit)
 	defer cancel()
@@ -174,7 +178,7 @@ func (b *Backups) removeDeleted(ctx context.Context) {
 	}
 }
 
-// isUsed reports whether a plane exists on this machine.
+// isUsed reports whether a plane exists on this machine and is not being deleted.
 func (b *Backups) isUsed(p backup.Plane) bool {
 	id := controlplane.ID(p)
 	b.mu.Lock()

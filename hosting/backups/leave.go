@@ -19,12 +19,12 @@ import (
 )
 
 const (
-	// leftName is the file that shows that a plane leaves, in the directory that hosting keeps about it.
+	// leftName is the file in a plane's directory of state that shows that the plane leaves this management cluster.
 	leftName = "left.json"
-	// moveEvery is the time between two questions of one side of a move to the store about the other side. It grows to
-	// moveEveryLast: the other side may be away for days.
+	// moveEvery is the time between two reads of the store for the other side's objects. It grows to moveEveryLast: the
+	// other side may be away for days.
 	moveEvery, moveEveryLast = 200 * time.Millisecond, 5 * time.Second
-	// moveSoon is how long the time between two questions does not grow.
+	// moveSoon is the time for which one side reads every moveEvery.
 	moveSoon = 2 * time.Minute
 )
 
@@ -33,9 +33,9 @@ type left struct {
 	Move     string `json:"move"`
 	Endpoint string `json:"endpoint"` // of the target's router
 	// IsPacked: the data was packed once without an error, so the store may have the list of its parts, and the target
-	// the plane. Hosting writes it before the list can be stored. Until then hosting can remove the file.
+	// may have the plane. Hosting writes it before the list can be stored. Until then hosting can remove the file.
 	IsPacked bool `json:"is_packed"`
-	IsStored bool `json:"is_stored"`
+	IsStored bool `json:"is_stored"` // the store has the whole data
 }
 
 // leaving is a plane's move to another management cluster.
@@ -47,26 +47,28 @@ type leaving struct {
 	stopped chan struct{}
 	shown   controlplane.Shown // goes with the plane; before stopped is closed
 
-	state controlplane.Leaving // of Backups.mu
-	isOff bool                 // of Backups.mu; stopped is closed
-	// isNoted: the disk has the note that the plane never runs here again. Of Backups.mu.
-	isNoted bool
-	// isWithdrawal: the order was withdrawn after the note, and the plane is taken back.
+	// Guarded by Backups.mu:
+	state   controlplane.Leaving
+	isOff   bool // stopped is closed
+	isNoted bool // the file leftName exists
+
+	// isWithdrawal: the order was withdrawn after the file leftName was written, and the plane is taken back.
 	isWithdrawal bool
 }
 
-// Leave has a plane move to another management cluster, and returns how far that is. It returns at once; the function
-// that Run was given is called after each change. A caller may repeat it, also after a restart.
+// Leave begins to move a plane to another management cluster, and returns the state of the move. It returns at once;
+// Backups calls the function changed of Run after each change of the state. A caller may repeat it, also after a
+// restart.
 //
-// The plane runs until the target waits for it. Then hosting stops it and calls Stopped; Leave notes on the disk that
-// the plane never runs here again, and stores its data.
+// The plane runs until the target has stored its request. Then hosting stops the plane and calls Stopped, and Leave
+// writes the file leftName, with which the plane never runs here again, and stores the plane's data.
 func (b *Backups) Leave(id controlplane.ID, move string) controlplane.Leaving {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	waits := controlplane.Leaving{State: controlplane.LeavingWaits, Message: "hosting starts"}
 	have, err := b.readLeft(id)
 	switch {
-	case err != nil: // nobody knows whether the plane has left: it does not run
+	case err != nil: // it is unknown whether the plane has left, so it must not run
 		return controlplane.Leaving{State: controlplane.LeavingStores, Message: err.Error()}
 	case have.IsStored:
 		return controlplane.Leaving{State: controlplane.LeavingDone, Endpoint: have.Endpoint}
@@ -123,8 +125,9 @@ func (b *Backups) Stopped(id controlplane.ID, shown controlplane.Shown) {
 	}
 }
 
-// Stay ends a move whose order was withdrawn. When the disk has the note already, the plane is taken back, unless the
-// target has it: IsSuperseded reports true until that is certain. It may be repeated, also after a restart.
+// Stay ends a move whose order was withdrawn. When the file leftName exists already, Stay begins to take the plane back
+// from the target: IsSuperseded reports true until the target cannot have the plane any more. It may be repeated, also
+// after a restart.
 func (b *Backups) Stay(id controlplane.ID) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -137,7 +140,7 @@ func (b *Backups) Stay(id controlplane.ID) {
 	delete(b.leaving, id)
 }
 
-// noteLeft writes the note that a plane never runs here again, unless the move has ended meanwhile.
+// noteLeft writes the file leftName, unless the move has ended meanwhile.
 func (b *Backups) noteLeft(ctx context.Context, id controlplane.ID, l *leaving, endpoint string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -173,7 +176,7 @@ func (b *Backups) readLeft(id controlplane.ID) (l left, err error) {
 		err = errors.New("it names no move")
 	}
 	if err != nil {
-		return l, fmt.Errorf("the note that a plane has left: %w", err)
+		return l, fmt.Errorf("reading the file %s of the plane: %w", leftName, err)
 	}
 	return l, nil
 }
@@ -197,7 +200,7 @@ func (b *Backups) showLeaving(id controlplane.ID, l *leaving, state controlplane
 	b.changed(id)
 }
 
-// leave moves a plane away. What fails is tried again until ctx ends.
+// leave moves a plane away. It retries after each error until ctx ends.
 func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 	log := b.o.Log.With("plane", id.String(), "move", l.move)
 	have, err := b.readLeft(id)
@@ -207,14 +210,16 @@ func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 			r, err := backup.GetHandoverRequest(ctx, b.o.Store, b.o.KMS, backup.Plane(id), l.move)
 			endpoint = r.Endpoint
 			return err
-		}, func(err error) { log.Warn("the store was asked in vain for the other side of a move", "error", err) })
+		}, func(err error) {
+			log.Warn("the request of a move's target could not be read; it is tried again", "error", err)
+		})
 	}
 	if err != nil {
-		return // ctx has ended, or the note is damaged, which Leave returns
+		return // ctx has ended, or the file leftName is damaged: Leave returns that error
 	}
 	if err := checkPack(b.o.Dir(id), nil); have.Move == "" && errors.Is(err, errBounds) {
-		if err := b.refuse(id, l, err); err != nil { // the note is damaged, which Leave returns
-			log.Warn("a plane cannot move, and that could not be noted", "error", err)
+		if err := b.refuse(id, l, err); err != nil { // the file leftName is damaged: Leave returns that error
+			log.Warn("a plane cannot move, and that could not be written to disk", "error", err)
 		}
 		return
 	}
@@ -235,8 +240,8 @@ func (b *Backups) leave(ctx context.Context, id controlplane.ID, l *leaving) {
 	b.showLeaving(id, l, controlplane.Leaving{State: controlplane.LeavingDone, Endpoint: endpoint})
 }
 
-// retryMove calls f until it succeeds or ctx ends; then the error is that of ctx. It reports errors other than that
-// the other side has not answered yet.
+// retryMove calls f until it succeeds or ctx ends; then the error is that of ctx. It calls report with each error,
+// except ErrNotFound and ErrClaimed: they mean that the other side has not answered yet.
 func retryMove(ctx context.Context, f func() error, report func(error)) error {
 	for begun, wait := time.Now(), moveEvery; ; {
 		err := f()
@@ -259,9 +264,9 @@ func retryMove(ctx context.Context, f func() error, report func(error)) error {
 	}
 }
 
-// handOver stores the data of a stopped plane. It checks first that the data can be packed, and then notes on the disk
-// that the plane never runs here again. Data that cannot be packed ends the move: the plane runs here again, which is
-// safe because the list of the parts was never stored. What fails at the store is an error, and is tried again.
+// handOver stores the data of a stopped plane. First it checks that the data can be packed, and writes the file
+// leftName. When the data cannot be packed, handOver ends the move and the plane runs here again: that is safe because
+// the list of the parts was never stored. An error of the store is returned, and the caller retries.
 func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, endpoint string) error {
 	end, err := lockData(b.o.Dir(id))
 	if errors.Is(err, errRunning) {
@@ -289,7 +294,7 @@ func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, 
 	packed := make(chan error, 1)
 	go func() {
 		err := pack(write, b.o.Dir(id), files)
-		if err == nil { // before the end of the archive, without which nobody stores the list of the parts
+		if err == nil { // before write is closed: PutHandover stores the list of the parts only after that
 			err = b.writeLeft(id, left{Move: l.move, Endpoint: endpoint, IsPacked: true})
 		}
 		write.CloseWithError(err)
@@ -310,7 +315,8 @@ func (b *Backups) handOver(ctx context.Context, id controlplane.ID, l *leaving, 
 // errNotStored is the error of packing when the store has not taken the data.
 var errNotStored = errors.New("the data was not stored")
 
-// handoverFiles returns what moves with the data of a plane: the orders that it has executed, and its departure.
+// handoverFiles returns the files that move with the data of a plane: the orders that the plane has executed, and its
+// departure.
 func (b *Backups) handoverFiles(id controlplane.ID, shown controlplane.Shown) (files map[string]any, err error) {
 	var past []string
 	if b.o.Restores != nil {
@@ -332,7 +338,8 @@ func (b *Backups) handoverFiles(id controlplane.ID, shown controlplane.Shown) (f
 // errRunning is the error of data that a process has open.
 var errRunning = errors.New("a process has the plane's database open")
 
-// lockData locks the database of a plane's etcd as etcd itself does, until end: no process changes the data meanwhile.
+// lockData locks the database of a plane's etcd as etcd itself does, until the caller calls end. So no process changes
+// the data while it is packed.
 func lockData(dir string) (end func(), err error) {
 	db, err := beneath.OpenFile(dir, filepath.Join("etcd", "member", "snap", "db"), os.O_RDWR, 0)
 	if err != nil {

@@ -19,10 +19,10 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// statusLimit bounds the question to the etcd of a plane that is restored, which may be broken.
+// statusLimit bounds the call of the etcd of a plane that is being restored, which may be broken.
 const statusLimit = 10 * time.Second
 
-// makeData makes the data in the staging directory, unless it is there.
+// makeData makes the data in the staging directory, unless complete data is there.
 func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder) (
 	controlplane.Preparation, error) {
 	staging := b.o.Staging(id, o.ID)
@@ -47,7 +47,8 @@ func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlpla
 	return done, nil
 }
 
-// stageIdentity writes what a plane that was lost needs beside its data. A clone gets none of it.
+// stageIdentity writes the keys and the executed orders of a plane that is restored to its own data. A clone gets
+// neither: it is another cluster.
 func stageIdentity(staging string, got backup.Fetched) error {
 	if len(got.Keys) > 0 {
 		if err := got.Keys.Write(filepath.Join(staging, controlplane.StagedKeys)); err != nil {
@@ -61,7 +62,7 @@ func stageIdentity(staging string, got backup.Fetched) error {
 	return atomicfile.Write(filepath.Join(staging, controlplane.StagedPast), past, 0o600)
 }
 
-// restore makes the data anew, and the file that shows that it is complete.
+// restore makes the data anew, and then the file preparedName, which shows that the data is complete.
 func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplane.RestoreOrder, staging string) (
 	made prepared, err error) {
 	if err := os.RemoveAll(staging); err != nil {
@@ -90,7 +91,7 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	}
 	if id == o.Source {
 		if err := stageIdentity(staging, got); err != nil {
-			return prepared{}, fmt.Errorf("the keys of the plane: %w", err)
+			return prepared{}, fmt.Errorf("writing the keys of the plane: %w", err)
 		}
 	}
 	content, err := json.Marshal(made)
@@ -103,7 +104,7 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
 }
 
-// logDamage logs chains that do not restore to the moment of an order, which another chain has.
+// logDamage logs the errors of damaged chains, when another chain restored to the moment of an order.
 func (b *Backups) logDamage(o controlplane.RestoreOrder, got backup.Fetched) {
 	if got.Damage != nil {
 		b.o.Log.Warn("a chain of a backup is damaged; another one restores to the moment", "plane", o.Source.String(),
@@ -111,11 +112,11 @@ func (b *Backups) logDamage(o controlplane.RestoreOrder, got backup.Fetched) {
 	}
 }
 
-// errRestore is the error of a program of a release that cannot make data from what the store has.
+// errRestore is the error of "atoll-kube restore" when it cannot make data from the files of a backup.
 var errRestore = errors.New("making the data")
 
-// knownRevision returns the highest revision that a plane is known to have had: the one that its backup shows, or that
-// of its etcd when the plane runs.
+// knownRevision returns the highest known revision of a plane: that of its backup, or that of its etcd when the plane
+// runs.
 func (b *Backups) knownRevision(ctx context.Context, id controlplane.ID) (known int64, err error) {
 	if known, err = backup.HighestRevision(ctx, b.o.Store, b.o.KMS, backup.Plane(id), time.Now()); err != nil {
 		return 0, err
@@ -132,7 +133,7 @@ func (b *Backups) knownRevision(ctx context.Context, id controlplane.ID) (known 
 	defer cancel()
 	status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 	if err != nil {
-		return known, nil // so the backup says: the plane may be the broken one that is restored
+		return known, nil // the etcd may be the broken one that is being restored
 	}
 	return max(known, status.Header.GetRevision()), nil
 }
@@ -149,7 +150,7 @@ func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, known int64,
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.Exited() {
 		return prepared{}, fmt.Errorf("%w: %s", errRestore, exit.Stderr)
 	}
-	if err != nil { // such as a signal
+	if err != nil { // for example, a signal has ended the program
 		return prepared{}, fmt.Errorf("making the data: %w", err)
 	}
 	var result struct {
@@ -160,7 +161,7 @@ func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, known int64,
 		return prepared{}, fmt.Errorf("making the data: %w", err)
 	}
 	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
-		return prepared{}, fmt.Errorf("the keys of the Secrets: %w", err)
+		return prepared{}, fmt.Errorf("writing the encryption keys of the Secrets: %w", err)
 	}
 	return prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}, nil
 }

@@ -16,17 +16,17 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// Files in the directory that hosting keeps about a plane. All are deleted with the plane.
+// Files in a plane's directory of state (Options.State). All are deleted with the plane.
 const (
 	// ownerName is the file with the backup.Owner of the plane's data on this machine.
 	ownerName = "backup-owner"
-	// identityName is the file with the whole backup.Identity; a version before kept the owner alone.
+	// identityName is the file with the whole backup.Identity; an earlier version wrote only the owner.
 	identityName = "backup-identity"
 	// supersededName is the file that shows that another management cluster has the plane.
 	supersededName = "superseded"
 )
 
-// readOwner returns the owner of a plane's data on this machine; "" when none was drawn.
+// readOwner returns the owner of a plane's data on this machine; "" when none was generated yet.
 func (b *Backups) readOwner(id controlplane.ID) (backup.Owner, error) {
 	if b.o.State == nil {
 		return "", nil
@@ -38,18 +38,19 @@ func (b *Backups) readOwner(id controlplane.ID) (backup.Owner, error) {
 	return backup.Owner(strings.TrimSpace(string(content))), err
 }
 
-// errEnded is the error of a follower that would draw an owner for a plane that has ended.
+// errEnded is the error of a follower that would generate an owner for a plane that has ended.
 var errEnded = errors.New("the plane has ended, and nothing of it is on this machine")
 
 // keeper keeps the backup.Identity of a plane in the plane's state.
 type keeper struct {
 	b        *Backups
 	id       controlplane.ID
-	follower *follower // which claims; nil: an order claims
+	follower *follower // that claims the plane; nil: the claim is part of an order
 }
 
-// Load returns the identity of a plane's data on this machine, and draws the owner at the first call. A follower draws
-// none after End: the plane's data and state may be deleted since, and what is drawn would stay.
+// Load returns the identity of a plane's data on this machine, and generates the owner at the first call. For a
+// follower it generates none after End: the plane's data and state may have been deleted since, and the new file would
+// stay.
 func (k keeper) Load() (backup.Identity, error) {
 	k.b.drawing.Lock()
 	defer k.b.drawing.Unlock()
@@ -68,8 +69,8 @@ func (k keeper) Load() (backup.Identity, error) {
 	return backup.Identity{Owner: drawn}, atomicfile.Write(filepath.Join(dir, ownerName), []byte(drawn+"\n"), 0o600)
 }
 
-// Update changes the identity. It refuses to when the plane's cluster is deleted: the note of the deletion has the
-// draws of before, and would take a later one for that of another machine.
+// Update changes the identity. It returns an error when the plane's cluster is deleted: the record of the deletion has
+// the draws up to then, and a later draw in the store would count as that of another machine.
 func (k keeper) Update(of backup.Owner, change func(backup.Identity) backup.Identity) error {
 	k.b.drawing.Lock()
 	defer k.b.drawing.Unlock()
@@ -90,7 +91,7 @@ func (k keeper) Update(of backup.Owner, change func(backup.Identity) backup.Iden
 	return atomicfile.Write(filepath.Join(k.b.o.State(k.id), identityName), content, 0o600)
 }
 
-// readIdentity returns the identity of a plane's data on this machine; one without an owner when none was drawn.
+// readIdentity returns the identity of a plane's data on this machine; without an owner when none was generated yet.
 func (b *Backups) readIdentity(id controlplane.ID) (identity backup.Identity, err error) {
 	owner, err := b.readOwner(id)
 	if err != nil || owner == "" {
@@ -116,8 +117,8 @@ func (b *Backups) claimant(id controlplane.ID) *backup.Claimant {
 	return b.records.Claimant(backup.Plane(id), keeper{b: b, id: id})
 }
 
-// take takes the backups of a plane for its data on this machine, before that data is made from them. No data of the
-// plane elsewhere has them from now on.
+// take makes this machine the owner of a plane's backups, before hosting makes the plane's data from them. From then on
+// the data of the plane on every other machine is superseded.
 func (b *Backups) take(ctx context.Context, id controlplane.ID) error {
 	if b.o.State == nil {
 		return nil
@@ -125,8 +126,8 @@ func (b *Backups) take(ctx context.Context, id controlplane.ID) error {
 	return b.claimant(id).Take(ctx)
 }
 
-// takeNew takes the backups of a plane that is new here, and of which the store has no data. A plane of this name that
-// was deleted, or lost before its first backup, may have left an owner.
+// takeNew makes this machine the owner of a plane that is new here and has no backup in the store, when the store has
+// an owner of that name: an earlier plane of the name was deleted, or lost before its first backup.
 func (b *Backups) takeNew(ctx context.Context, id controlplane.ID) error {
 	if b.o.State == nil {
 		return nil
@@ -137,8 +138,8 @@ func (b *Backups) takeNew(ctx context.Context, id controlplane.ID) error {
 	return b.take(ctx, id)
 }
 
-// IsSuperseded reports whether another management cluster has the plane: it never runs on this one again. It stays so
-// over restarts of this process, also while the store does not answer.
+// IsSuperseded reports whether another management cluster has the plane: then it must not run on this one. The disk
+// keeps the answer over restarts of this process, also while the store does not answer.
 func (b *Backups) IsSuperseded(id controlplane.ID) bool {
 	b.mu.Lock()
 	f := b.followers[id]
@@ -150,7 +151,7 @@ func (b *Backups) IsSuperseded(id controlplane.ID) bool {
 		return false
 	}
 	for _, name := range []string{supersededName, leftName} {
-		// A disk that does not answer may have the note.
+		// After another error the file may exist.
 		if _, err := os.Lstat(filepath.Join(b.o.State(id), name)); !errors.Is(err, fs.ErrNotExist) {
 			return true
 		}
@@ -158,13 +159,13 @@ func (b *Backups) IsSuperseded(id controlplane.ID) bool {
 	return false
 }
 
-// followerChanged keeps on the disk that a plane is superseded, and notifies hosting.
+// followerChanged writes to disk that a plane is superseded, when it is, and notifies hosting.
 func (b *Backups) followerChanged(id controlplane.ID, f *backup.Follower) {
 	if f.State().Superseded && b.o.State != nil {
 		path := filepath.Join(b.o.State(id), supersededName)
 		if err := atomicfile.Write(path, []byte("another management cluster has the plane\n"), 0o600); err != nil {
-			b.o.Log.Warn("hosting could not note that another management cluster has a plane; the store is asked again "+
-				"after a restart", "plane", id.String(), "error", err)
+			b.o.Log.Warn("that another management cluster has a plane could not be written to disk; hosting reads the store "+
+				"again after a restart", "plane", id.String(), "error", err)
 		}
 	}
 	b.changed(id)

@@ -22,7 +22,7 @@ func testKeys(t *testing.T) *envelope.KeyFile {
 	return keys
 }
 
-// A plane that is recovered keeps the backups when its management cluster of before comes back with data of a version
+// A plane that is recovered keeps the backups when its earlier management cluster comes back with data of a version
 // without owners. A plane of the same name that is new takes them.
 func TestI1ARecoveredPlaneStays(t *testing.T) {
 	dir, store, keys := t.TempDir(), &mapStore{objects: map[string]string{}}, testKeys(t)

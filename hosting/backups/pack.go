@@ -28,8 +28,8 @@ var errBounds = errors.New("the data of the plane exceeds what can move to anoth
 // packedDirs are the directories of a plane that move with it.
 var packedDirs = []string{"etcd", "pki"}
 
-// pack writes the data and keys of a stopped plane as a tar archive, and before them files of the given names with
-// values as JSON. It follows no link.
+// pack writes a tar archive: first files, each with its value as JSON, and then the data and keys of a stopped plane.
+// It follows no link.
 func pack(w io.Writer, dir string, files map[string]any) error {
 	p := packer{out: tar.NewWriter(w), dir: dir, files: packFiles, bytes: packBytes}
 	if err := p.addAll(files); err != nil {
@@ -38,8 +38,8 @@ func pack(w io.Writer, dir string, files map[string]any) error {
 	return p.out.Close()
 }
 
-// checkPack returns the error that pack would return for these files, without reading their content. The error is
-// errBounds where a repetition cannot succeed. A plane that runs may exceed the bounds later.
+// checkPack returns the error that pack would return, without reading the content of the plane's files. It is errBounds
+// when the data is too large to move. The data of a running plane may still grow beyond the bounds.
 func checkPack(dir string, files map[string]any) error {
 	p := packer{dir: dir, files: packFiles, bytes: packBytes}
 	return p.addAll(files)
@@ -48,8 +48,8 @@ func checkPack(dir string, files map[string]any) error {
 type packer struct {
 	out   *tar.Writer // nil: the packer only checks
 	dir   string
-	files int // that it may still add
-	bytes int64
+	files int   // number of files that it may still add
+	bytes int64 // number of bytes that it may still add
 }
 
 // addAll adds files with values as JSON, and those of the directories of a plane that move.
@@ -111,7 +111,7 @@ func (p *packer) addDir(name string, depth int) error {
 			err = p.addDir(path, depth-1)
 		default:
 			err = p.addFile(path)
-			if errors.Is(err, beneath.ErrKind) { // a link or a socket, which a restart needs in no case
+			if errors.Is(err, beneath.ErrKind) { // a link or a socket, which a plane does not need to start
 				err = nil
 			}
 		}
@@ -139,7 +139,7 @@ func (p *packer) addFile(name string) error {
 	return err
 }
 
-// unpack makes the files of an archive below dir, with each of them on the disk when it returns.
+// unpack writes the files of an archive below dir and syncs them to disk.
 func unpack(in io.Reader, dir string) error {
 	archive := tar.NewReader(in)
 	dirs := map[string]bool{dir: true}

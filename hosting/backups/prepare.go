@@ -15,11 +15,12 @@ const (
 	// reachLimit bounds the wait until the backup reaches the moment of a restore.
 	reachLimit = 2 * time.Minute
 	reachEvery = 250 * time.Millisecond
-	// prepareTries is how often the data of a restore is made before the restore fails. A recovery has no such bound.
+	// prepareTries bounds the attempts to make the data of a restore. A recovery has no such bound.
 	prepareTries = 5
-	// retryPrepare is the first wait after a failure. It doubles with each failure, up to retryPrepareLast.
+	// retryPrepare is the first wait after an error. It doubles with each error, up to retryPrepareLast.
 	retryPrepare, retryPrepareLast = 2 * time.Second, time.Minute
-	// answerLimit bounds one question to the store whether it has a plane, retryStoreLast the wait between two of them.
+	// answerLimit bounds one attempt to read whether the store has a plane, retryStoreLast the wait between two
+	// attempts.
 	answerLimit    = 30 * time.Second
 	retryStoreLast = 15 * time.Second
 	// preparedName is the file in a staging directory that shows that the data beside it is complete.
@@ -31,21 +32,21 @@ type preparation struct {
 	order  controlplane.RestoreOrder
 	cancel context.CancelFunc
 	done   chan struct{}
-	state  controlplane.Preparation // of Backups.mu
+	state  controlplane.Preparation // guarded by Backups.mu
 
-	isAbandoned bool // of Backups.mu
+	isAbandoned bool // guarded by Backups.mu
 }
 
 // prepared is the content of the file preparedName.
 type prepared struct {
 	Restores time.Time `json:"restores"`
 	Revision int64     `json:"revision"`      // of the last change restored
-	Next     int64     `json:"next_revision"` // with which etcd starts
+	Next     int64     `json:"next_revision"` // the revision with which etcd starts
 }
 
-// Prepare has the data of a restore made in the plane's staging directory, and returns the state of that. It returns at
-// once; the function that Run was given is called after each change of the state. A caller may repeat it, also after a
-// restart: what is complete is not made again. An order with another ID ends the one before it.
+// Prepare begins to make the data of a restore in the plane's staging directory, and returns the state of that. It
+// returns at once; Backups calls the function changed of Run after each change of the state. A caller may repeat it,
+// also after a restart: complete data is not made again. An order with another ID ends the one before it.
 func (b *Backups) Prepare(id controlplane.ID, o controlplane.RestoreOrder) controlplane.Preparation {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,8 +80,8 @@ func (b *Backups) Prepare(id controlplane.ID, o controlplane.RestoreOrder) contr
 	return p.state
 }
 
-// Forget ends the preparation of an order that was executed, has failed or was withdrawn, and removes what is left of
-// it. It may be repeated.
+// Forget ends the preparation of an order that was executed, has failed or was withdrawn, and removes its staging
+// directory and, after a move, the objects of the move. It may be repeated.
 func (b *Backups) Forget(id controlplane.ID, order string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -105,14 +106,15 @@ func (b *Backups) Forget(id controlplane.ID, order string) {
 	})
 }
 
-// HasRemains reports whether the directory of an order is there, which Forget removes.
+// HasRemains reports whether the staging directory of an order still exists. Forget removes it.
 func (b *Backups) HasRemains(id controlplane.ID, order string) bool {
 	_, err := os.Lstat(b.o.Staging(id, order))
 	return err == nil
 }
 
-// Abandon ends the preparation for a plane that is deleted, and reports whether it has ended: afterwards nothing makes
-// data in the plane's directory. The function that Run was given is called when it has.
+// Abandon ends the preparation and the move of a plane that is being deleted, and reports whether both have ended: then
+// nothing writes data in the plane's directory any more. Otherwise Backups calls the function changed of Run once they
+// have ended, and the caller repeats the call.
 func (b *Backups) Abandon(id controlplane.ID) (done bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -179,7 +181,8 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 		}
 		isFinal := errors.Is(err, backup.ErrOutside) || errors.Is(err, backup.ErrCorrupt) ||
 			errors.Is(err, backup.ErrSuperseded)
-		// Nobody orders a recovery again: a store or a KMS that was away for minutes must not leave planes unborn.
+		// Retry a recovery without a bound: no customer orders it again, and an outage of the store or the KMS must not
+		// leave a plane without data.
 		isLast := try == prepareTries && p.order.ID != controlplane.Recovery
 		if isFinal || isLast || ctx.Err() != nil {
 			break
@@ -202,8 +205,8 @@ func (b *Backups) prepare(ctx context.Context, id controlplane.ID, p *preparatio
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(err)})
 }
 
-// prepareOnce makes the data once, or computes the changes. It has one of the places of preparations meanwhile, and
-// none between two tries: orders that fail must not hold up the others.
+// prepareOnce makes the data once, or computes the changes. It occupies room in b.preparations only during the attempt:
+// an order that waits for its next attempt must not delay the others.
 func (b *Backups) prepareOnce(ctx context.Context, id controlplane.ID, p *preparation) (controlplane.Preparation,
 	error) {
 	select {
@@ -220,8 +223,9 @@ func (b *Backups) prepareOnce(ctx context.Context, id controlplane.ID, p *prepar
 	return b.makeData(ctx, id, p.order)
 }
 
-// isLost asks the store until it answers whether a plane that has no data on this machine has a backup. If it has none,
-// isLost shows PreparationNone. It returns false when there is nothing to recover, or ctx has ended.
+// isLost reports whether a plane that has no data on this machine has a backup, from which it must be recovered. It
+// retries until the store answers. When there is no backup, it publishes PreparationNone and returns false; it also
+// returns false when ctx has ended.
 func (b *Backups) isLost(ctx context.Context, id controlplane.ID, p *preparation) bool {
 	if _, err := readPrepared(b.o.Staging(id, p.order.ID)); err == nil {
 		return true
@@ -260,7 +264,8 @@ func (b *Backups) isLost(ctx context.Context, id controlplane.ID, p *preparation
 // errReach is the error of a backup that does not reach the moment of a restore in time.
 var errReach = errors.New("the backup does not reach it")
 
-// failureMessage returns why a restore failed, for the cluster's owner: no path, object or key of the region.
+// failureMessage returns the reason why a restore failed, for the cluster's owner. It names no path, object or key of
+// the region.
 func failureMessage(err error) string {
 	switch {
 	case errors.Is(err, backup.ErrOutside), errors.Is(err, errReach), errors.Is(err, backup.ErrWithdrawn):
@@ -273,7 +278,7 @@ func failureMessage(err error) string {
 	return "the data could not be made; the log of the management cluster's hosting has the reason"
 }
 
-// awaitReach returns when the backup of a plane that runs has everything up to the moment of an order.
+// awaitReach waits until the backup of a running plane reaches the moment of an order, at most for reachLimit.
 func (b *Backups) awaitReach(ctx context.Context, id controlplane.ID, p *preparation) error {
 	if _, err := readPrepared(b.o.Staging(id, p.order.ID)); err == nil {
 		return nil
@@ -283,7 +288,7 @@ func (b *Backups) awaitReach(ctx context.Context, id controlplane.ID, p *prepara
 	for begun := time.Now(); time.Since(begun) < reachLimit; {
 		s, isMade := b.State(p.order.Source)
 		if !isMade || !s.Stored.Before(p.order.At) {
-			return nil // the store knows how far the backup of another plane reaches
+			return nil // it reaches the moment; for a plane of another machine, Fetch finds out
 		}
 		select {
 		case <-ctx.Done():

@@ -11,9 +11,9 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// refusedName is the file that names the last move that ended while the plane was here: its data could not be packed,
-// or the order was withdrawn after the note leftName. It is in the directory that hosting keeps about the plane.
-// Without it each start of hosting would stop the plane again for that move.
+// refusedName is the file that names the last move that ended without the plane leaving: its data could not be packed,
+// or the order was withdrawn after the file leftName was written. It is in the plane's directory of state. Without it
+// each start of hosting would stop the plane again for that move.
 const refusedName = "move-refused.json"
 
 // refusedMove is the content of the file refusedName.
@@ -22,8 +22,8 @@ type refusedMove struct {
 	Message string `json:"message"`
 }
 
-// refuse ends a move because of an error of the plane's data: it removes the note that the plane never runs here again.
-// When the other side may have the data, it returns the error instead, and the plane stays stopped.
+// refuse ends a move because of an error of the plane's data: it removes the file leftName, and the plane runs here
+// again. When the other side may have the data, refuse returns the error instead, and the plane stays stopped.
 func (b *Backups) refuse(id controlplane.ID, l *leaving, reason error) error {
 	have, err := b.readLeft(id)
 	if err == nil && have.IsPacked {
@@ -42,8 +42,8 @@ func (b *Backups) refuse(id controlplane.ID, l *leaving, reason error) error {
 	return nil
 }
 
-// endMove removes the note that a plane never runs here again, and notes that the move has ended, with the reason. The
-// other side cannot have the plane. The caller holds Backups.mu.
+// endMove writes the file refusedName with a message and removes the file leftName. The caller has made sure that the
+// other side cannot have the plane, and holds Backups.mu.
 func (b *Backups) endMove(id controlplane.ID, l *leaving, message string) error {
 	content, err := json.Marshal(refusedMove{Move: l.move, Message: message})
 	if err != nil {
@@ -54,8 +54,8 @@ func (b *Backups) endMove(id controlplane.ID, l *leaving, message string) error 
 	if err == nil {
 		err = atomicfile.Write(filepath.Join(dir, refusedName), content, 0o600)
 	}
-	if err != nil { // such as a full disk, for which the data cannot move
-		b.o.Log.Warn("hosting could not note that a move has ended; it tries the same order again after a restart",
+	if err != nil { // a full disk, for example, must not keep the plane stopped
+		b.o.Log.Warn("that a move has ended could not be written to disk; hosting tries the same order again after a restart",
 			"plane", id.String(), "error", err)
 	}
 	err = os.Remove(filepath.Join(dir, leftName))
@@ -70,7 +70,7 @@ func (b *Backups) endMove(id controlplane.ID, l *leaving, message string) error 
 	return nil
 }
 
-// isRefused reports whether a move has ended while the plane was here.
+// isRefused reports whether a move has ended without the plane leaving.
 func (b *Backups) isRefused(l *leaving) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +90,7 @@ func (b *Backups) readRefused(id controlplane.ID) (r refusedMove, err error) {
 		err = json.Unmarshal(content, &r)
 	}
 	if err != nil {
-		return r, fmt.Errorf("the note that a plane cannot move: %w", err)
+		return r, fmt.Errorf("reading the file %s of the plane: %w", refusedName, err)
 	}
 	return r, nil
 }

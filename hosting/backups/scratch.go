@@ -16,15 +16,16 @@ import (
 )
 
 const (
-	// scratchCopies is how much space the data of a scratch plane takes while it is made, in sizes of the plane's etcd:
-	// the snapshot, the log and the data.
+	// scratchCopies is the space that the making of a scratch plane's data takes, as a multiple of the size of the
+	// plane's etcd: the snapshot, the log and the data.
 	scratchCopies = 3
 	// scratchReserve is the space that a drill leaves to customers' planes: etcd ends when it cannot write.
 	scratchReserve = 1 << 30
-	secretKeys     = "/registry/secrets/"
+	// secretKeys is the prefix of the keys of Secrets in etcd.
+	secretKeys = "/registry/secrets/"
 )
 
-// Drillable returns the windows of the planes that run and whose backup is well.
+// Drillable returns the windows of the planes that a drill can restore: they run, and their backup is not failing.
 func (b *Backups) Drillable() map[controlplane.ID]controlplane.BackupWindow {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -41,13 +42,13 @@ func (b *Backups) Drillable() map[controlplane.ID]controlplane.BackupWindow {
 	return list
 }
 
-// PrepareScratch makes the data of a scratch plane in its staging directory, and reads what the source's etcd had at
-// the restored revision. It only reads the store, and claims nothing. The errors:
+// PrepareScratch makes the data of a scratch plane in its staging directory, and reads the keys that the source's etcd
+// had at the restored revision. It only reads the store, and claims nothing. The errors:
 //
-//  1. controlplane.ErrNoRoom: a customer's restore is made, or began meanwhile, or the disk is too full.
-//  2. controlplane.ErrBadBackup: the store does not have what it should.
-//  3. backup.ErrOutside: no backup has the moment. Between two chains there may be a moment that none has.
-//  4. Another error says nothing about the backup.
+//  1. controlplane.ErrNoRoom: a customer's restore is in progress or began meanwhile, or the disk is too full.
+//  2. controlplane.ErrBadBackup: objects of the backup are damaged or missing, or no data can be made from them.
+//  3. backup.ErrOutside: no backup restores to the moment. Such a moment may lie between two chains.
+//  4. Another error proves nothing about the backup.
 func (b *Backups) PrepareScratch(ctx context.Context, scratch controlplane.ID, o controlplane.RestoreOrder) (
 	controlplane.ScratchData, error) {
 	ctx, end := context.WithCancelCause(ctx)
@@ -68,7 +69,7 @@ func (b *Backups) PrepareScratch(ctx context.Context, scratch controlplane.ID, o
 }
 
 // beginDrill sets the function that ends a drill when a customer's restore begins. It returns false, and sets nothing,
-// while one is made.
+// while the data of a customer's restore is being made.
 func (b *Backups) beginDrill(end context.CancelFunc) (isFree bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -91,7 +92,7 @@ func (b *Backups) stopDrill() {
 func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o controlplane.RestoreOrder) (
 	data controlplane.ScratchData, err error) {
 	staging := b.o.Staging(scratch, o.ID)
-	if err := os.RemoveAll(staging); err != nil { // of an attempt before
+	if err := os.RemoveAll(staging); err != nil { // an earlier attempt may have left it
 		return data, err
 	}
 	files := filepath.Join(staging, "backup")
@@ -105,7 +106,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	defer conn.Close()
 	status, err := pb.NewMaintenanceClient(conn).Status(ctx, &pb.StatusRequest{})
 	if err != nil {
-		return data, fmt.Errorf("the size of the plane's etcd: %w", err)
+		return data, fmt.Errorf("reading the size of the plane's etcd: %w", err)
 	}
 	if err := checkRoom(staging, status.DbSize); err != nil {
 		return data, err
@@ -120,7 +121,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	b.logDamage(o, got)
 	expected, err := backup.ReadContentsAt(ctx, conn, got.Sample.Revision)
 	if err != nil && !errors.Is(err, backup.ErrCompacted) && !errors.Is(err, backup.ErrTooManyKeys) {
-		return data, fmt.Errorf("what the plane's etcd had at revision %d: %w", got.Sample.Revision, err)
+		return data, fmt.Errorf("reading the keys of the plane's etcd at revision %d: %w", got.Sample.Revision, err)
 	}
 	made, err := b.makeEtcd(ctx, got, 0, o.Release, staging)
 	if errors.Is(err, errRestore) && !strings.Contains(err.Error(), unix.ENOSPC.Error()) {
@@ -146,8 +147,8 @@ func checkRoom(dir string, size int64) error {
 	return nil
 }
 
-// CompareScratch compares what a scratch plane's etcd has with what it should have. The scratch plane may have written
-// since its start.
+// CompareScratch compares the keys of a scratch plane's etcd with data.Expected. It reads the etcd at data.Revision, so
+// changes that the scratch plane has made since its start do not count.
 func (b *Backups) CompareScratch(ctx context.Context, scratch controlplane.ID, data controlplane.ScratchData) (
 	c controlplane.ScratchComparison, err error) {
 	conn, err := b.o.Dial(scratch)
@@ -156,14 +157,14 @@ func (b *Backups) CompareScratch(ctx context.Context, scratch controlplane.ID, d
 	}
 	defer conn.Close()
 	if c.Secrets, err = backup.CountKeys(ctx, conn, secretKeys, data.Revision); err != nil {
-		return c, fmt.Errorf("the Secrets in the scratch plane's etcd: %w", err)
+		return c, fmt.Errorf("counting the Secrets in the scratch plane's etcd: %w", err)
 	}
 	if c.Objects, err = backup.CountKeys(ctx, conn, "", data.Revision); err != nil || data.Expected == nil {
 		return c, err
 	}
 	restored, err := backup.ReadContentsAt(ctx, conn, data.Revision)
 	if err != nil {
-		return c, fmt.Errorf("the contents of the scratch plane's etcd: %w", err)
+		return c, fmt.Errorf("reading the keys of the scratch plane's etcd: %w", err)
 	}
 	c.IsCompared = true
 	for key, revision := range restored {

@@ -8,7 +8,7 @@ import (
 // maxChains bounds the list of a window.
 const maxChains = 100
 
-// Window returns to which part of the past a plane can be restored; false when that is not known.
+// Window returns the period to which a plane can be restored; false while it is unknown.
 func (b *Backups) Window(id controlplane.ID) (controlplane.BackupWindow, bool) {
 	b.mu.Lock()
 	w, ok := b.windows[id]
@@ -25,7 +25,7 @@ func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 	for _, c := range chains {
 		w.Chains = append(w.Chains, controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole})
 	}
-	if len(w.Chains) > maxChains { // the newest are worth the most
+	if len(w.Chains) > maxChains { // keep the newest
 		w.Chains = w.Chains[len(w.Chains)-maxChains:]
 	}
 	if len(w.Chains) > 0 {

@@ -8,17 +8,17 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// withdrawnMessage is the message of a move that was withdrawn after its note.
+// withdrawnMessage is the message of a move whose order was withdrawn after the file leftName was written.
 const withdrawnMessage = "the order was withdrawn; the plane runs here again"
 
-// beginWithdrawal takes a plane back whose order to move was withdrawn after the note on the disk. The caller holds
-// Backups.mu; before is the move so far, nil after a restart.
+// beginWithdrawal begins to take back a plane whose order to move was withdrawn after the file leftName was written.
+// The caller holds Backups.mu. before is the present leaving of the plane; nil after a restart.
 func (b *Backups) beginWithdrawal(id controlplane.ID, before *leaving) {
 	if before != nil && before.isWithdrawal {
 		return
 	}
 	have, err := b.readLeft(id)
-	if err != nil || have.Move == "" { // with a damaged note IsSuperseded is true
+	if err != nil || have.Move == "" { // when the file is damaged, IsSuperseded reports true and the plane stays stopped
 		return
 	}
 	if b.ctx == nil {
@@ -46,8 +46,8 @@ func (b *Backups) beginWithdrawal(id controlplane.ID, before *leaving) {
 	})
 }
 
-// withdraw takes a plane back, unless another management cluster has it: then it stays superseded. It repeats what
-// fails, until ctx ends.
+// withdraw takes a plane back, unless another management cluster has it: then the plane stays superseded here. It
+// retries after each error, until ctx ends.
 func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) {
 	log := b.o.Log.With("plane", id.String(), "move", l.move)
 	plane, isTaken := backup.Plane(id), false
@@ -66,7 +66,7 @@ func (b *Backups) withdraw(ctx context.Context, id controlplane.ID, l *leaving) 
 	case isTaken:
 		log.Info("a move was withdrawn too late: another management cluster has the plane")
 	default:
-		b.discardHandover(ctx, id, l.move) // before the end: after a kill it is repeated
+		b.discardHandover(ctx, id, l.move) // before endMove, so that the next process repeats it after a kill
 		err := retryMove(ctx, func() error {
 			b.mu.Lock()
 			defer b.mu.Unlock()

@@ -114,7 +114,8 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 					if err := source.take(context.Background(), id); err != nil { // as its follower does
 						t.Fatal(err)
 					}
-					// The source leaves, and its data is stored before the target asks for it: the request is made here.
+					// The source leaves, and its data is stored before the target asks for it: the request is made
+					// here.
 					if err := backup.PutHandoverRequest(context.Background(), store, keys, backup.Plane(id), "m1",
 						backup.HandoverRequest{Endpoint: "127.0.0.1:2"}); err != nil {
 						t.Fatal(err)

@@ -43,8 +43,8 @@ type Spec struct {
 	// Data names the restored data with which the plane runs: the ID of a RestoreOrder whose data was prepared; "" for
 	// a plane that was never restored. Another value than that of the last start replaces the plane's data.
 	Data string
-	// EmulatedVersion is the minor version, as 1.35, whose APIs and features the plane offers, and in whose form it stores
-	// objects; "" is that of Release. So the program of that version can read the data.
+	// EmulatedVersion is the minor version, as 1.35, whose APIs and features the plane offers, and in whose form it
+	// stores objects; "" is that of Release. So the program of that version can read the data.
 	EmulatedVersion string
 	// Copy names the copy of the data that the runtime makes before the first start with another release, and keeps
 	// while the orders name it; "" for none. It is used as restored data: by Data.
@@ -148,8 +148,8 @@ type LastStart struct {
 	Data        string   // as in Spec
 	PastData    []string // earlier values of Data, the last first
 
-	// Served is the release with which the plane was ready last: the version of record. It differs from Release while an
-	// upgrade is not ready yet. "" before the plane was ready once.
+	// Served is the release with which the plane was ready last: the version of record. It differs from Release while
+	// an upgrade is not ready yet. "" before the plane was ready once.
 	Served          Version
 	EmulatedVersion string // as in Spec
 	Copy            string // the copy of the data that exists, as Spec.Copy names it; "" for none

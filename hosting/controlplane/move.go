@@ -54,5 +54,5 @@ const (
 type Leaving struct {
 	State    LeavingState
 	Endpoint string // HOST:PORT of the target's router; "" while it waits
-	Message  string // why it waits, or cannot move
+	Message  string // the reason why it waits, or cannot move
 }

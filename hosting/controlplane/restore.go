@@ -30,29 +30,30 @@ const (
 
 // Names in the staging directory of a restore. The directory "etcd" has the data.
 const (
-	// StagedKeys is a directory with the keys and certificates of the plane. A plane that has none takes them with the
-	// data.
+	// StagedKeys is a directory with the keys and certificates of the plane. A plane without keys takes them together
+	// with the data.
 	StagedKeys = "pki"
 	// StagedPast is a file with a JSON list of the orders that the plane had executed before. The runtime adds them to
-	// those that it knows, so that none of them runs again.
+	// the plane's record, so that none of them runs again.
 	StagedPast = "past.json"
 )
 
 // Preparation is the state of one RestoreOrder. The data is made beside the plane's, while the plane runs.
 type Preparation struct {
 	State    PreparationState
-	Message  string    // why it waits or failed
-	Restores time.Time // every write acknowledged before is in the data; of a Preparation that is done
-	Changes  *Changes  // of a dry run that is done
-	// Departure is how the plane ran before; of an arrival that is done. A recovery knows the executed orders only.
+	Message  string    // the reason why it waits or failed
+	Restores time.Time // the data has every write acknowledged before this time; set when the preparation is done
+	Changes  *Changes  // set when the preparation of a dry run is done
+	// Departure is how the plane ran before; set when the preparation of an arrival is done. That of a recovery has the
+	// executed orders only.
 	Departure *Departure
 }
 
 // Changes are the objects of a plane that a restore would change.
 type Changes struct {
-	Created int `json:"created"` // they do not exist any more
-	Updated int `json:"updated"` // they were changed since
-	Deleted int `json:"deleted"` // they were created since
+	Created int `json:"created"` // objects that were deleted after the restored moment
+	Updated int `json:"updated"` // objects that were changed after it
+	Deleted int `json:"deleted"` // objects that were created after it
 	// Kinds lists the kinds with the most changes first. Kinds and names are bounded; the counts are complete.
 	Kinds []KindChanges `json:"kinds,omitempty"`
 	Left  int           `json:"left,omitempty"` // kinds that the list leaves out
@@ -67,10 +68,10 @@ type KindChanges struct {
 	Names   []string `json:"names,omitempty"` // some of them: NAMESPACE/NAME, or NAME
 }
 
-// BackupWindow is the part of the past to which a plane can be restored.
+// BackupWindow is the period to which a plane can be restored.
 type BackupWindow struct {
 	From   time.Time // of the oldest backup; zero: there is none
-	Stored time.Time // up to which everything is stored, as last known
+	Stored time.Time // the store has every write acknowledged before this time, as last known
 	Chains []BackupChain
 }
 

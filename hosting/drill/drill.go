@@ -28,7 +28,8 @@ import (
 )
 
 const (
-	// lookAgain is the time until the next look for a plane when none can be drilled, and after a drill without a result.
+	// lookAgain is the time until the next look for a plane when none can be drilled, and after a drill without a
+	// result.
 	lookAgain = time.Minute
 	// drillLimit bounds one drill.
 	drillLimit = 15 * time.Minute
@@ -73,8 +74,8 @@ type Options struct {
 	Backups Backups       // nil: there are no drills
 	Every   time.Duration // between two drills; 0: there are none
 	File    string        // keeps the results over restarts
-	// Renew starts a new chain of a plane's backup. It is called when a drill of the plane's newest chain fails. Default:
-	// nothing.
+	// Renew starts a new chain of a plane's backup. It is called when a drill of the plane's newest chain fails.
+	// Default: nothing.
 	Renew func(controlplane.ID)
 	// Machine returns what the machine has for a scratch plane; default: as the kernel tells.
 	Machine func() (Machine, error)

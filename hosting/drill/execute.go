@@ -15,14 +15,14 @@ const (
 	orderID = "drill"
 	// confirmAfter is the pause before a backup that seems bad is read again.
 	confirmAfter = 2 * time.Second
-	// startTries is how often a scratch plane may end before it was ready.
+	// startTries bounds the starts of a scratch plane that ends before it is ready.
 	startTries = 2
-	// busyLoad is the load of each processor from which a scratch plane may hang for want of time.
+	// busyLoad is the load of each processor from which a scratch plane that hangs proves nothing about the backup.
 	busyLoad = 2
 )
 
-// errFailed is the error of a backup from which no plane can be made that serves what it should. The text after it is
-// for the cluster's owner: no path, object or key.
+// errFailed is the error of a backup that cannot be restored: no plane can be made from it, or the plane lacks data of
+// the backup. The message is for the cluster's owner: it names no path, object or key.
 type errFailed struct {
 	message     string
 	isDifferent bool
@@ -30,14 +30,14 @@ type errFailed struct {
 
 func (e *errFailed) Error() string { return e.message }
 
-// execute restores one backup for practice. The error says nothing about the backup: the drill has no result. The
-// scratch plane stays; the caller deletes it.
+// execute restores one backup for practice, and returns whether that succeeded. After an error the drill has no result:
+// the error proves nothing about the backup. The scratch plane stays; the caller deletes it.
 func (d *Drills) execute(ctx context.Context, p plan) (result, error) {
 	log := d.o.Log.With("plane", p.Plane.String(), "second", p.Second)
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, drillLimit)
 	defer cancel()
-	compared, err := d.rehearse(ctx, p)
+	compared, err := d.checkBackup(ctx, p)
 	took := time.Since(begun)
 	failed, isFailure := errors.AsType[*errFailed](err)
 	switch {
@@ -53,16 +53,16 @@ func (d *Drills) execute(ctx context.Context, p plan) (result, error) {
 			Message: fmt.Sprintf("the backup was restored to %s for practice: %s", p.Second.UTC().Format(time.RFC3339),
 				failed.message), IsDifferent: failed.isDifferent}}, nil
 	}
-	if !errors.Is(context.Cause(ctx), context.Canceled) { // hosting ends
+	if !errors.Is(context.Cause(ctx), context.Canceled) { // Canceled: hosting ends
 		d.results.WithLabelValues(resultUnfinished).Inc()
 		log.Warn("a restore drill has no result; another one follows", "took", took, "error", err)
 	}
 	return result{}, err
 }
 
-// rehearse makes a scratch plane from a backup, and checks that it has and serves what it should. The error is an
-// errFailed when the backup is bad.
-func (d *Drills) rehearse(ctx context.Context, p plan) (c controlplane.ScratchComparison, err error) {
+// checkBackup makes a scratch plane from a backup, and checks that the plane has the data of the backup and serves its
+// Secrets. The error is an errFailed when the backup is bad.
+func (d *Drills) checkBackup(ctx context.Context, p plan) (c controlplane.ScratchComparison, err error) {
 	source, err := d.o.Planes.Observe(p.Plane)
 	if err != nil {
 		return c, err
@@ -71,7 +71,7 @@ func (d *Drills) rehearse(ctx context.Context, p plan) (c controlplane.ScratchCo
 	last := source.LastStart
 	order := controlplane.RestoreOrder{ID: orderID, Source: p.Plane, At: p.Second, Release: last.Served}
 	data, err := d.o.Backups.PrepareScratch(ctx, scratch, order)
-	if errors.Is(err, controlplane.ErrBadBackup) { // unless it has expired and its objects are just deleted
+	if errors.Is(err, controlplane.ErrBadBackup) { // read it again: it may have expired, and be half deleted
 		if err := pause(ctx, confirmAfter); err != nil {
 			return c, err
 		}
@@ -82,7 +82,7 @@ func (d *Drills) rehearse(ctx context.Context, p plan) (c controlplane.ScratchCo
 			"hosting has the details"}, err)
 	}
 	if err != nil {
-		return c, fmt.Errorf("making the data: %w", err)
+		return c, fmt.Errorf("making the data of the scratch plane: %w", err)
 	}
 	if err := d.o.Planes.Ensure(scratch, controlplane.Spec{
 		Name: scratchName, Release: last.Served, ServerNames: []string{"scratch.invalid"}, ServiceCIDR: last.ServiceCIDR,
@@ -107,7 +107,8 @@ func (d *Drills) rehearse(ctx context.Context, p plan) (c controlplane.ScratchCo
 	return c, checkSecrets(ctx, admin, data.Revision, c.Secrets)
 }
 
-// awaitReady returns when the scratch plane serves. It gives up when customers' planes need the memory.
+// awaitReady waits until the scratch plane serves. It returns controlplane.ErrNoRoom when the machine's memory becomes
+// scarce: customers' planes need it.
 func (d *Drills) awaitReady(ctx context.Context, scratch controlplane.ID) error {
 	for {
 		o, err := d.o.Planes.Observe(scratch)

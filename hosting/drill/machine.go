@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// Machine is what a machine has for a scratch plane.
+// Machine is the room that a machine has for a scratch plane.
 type Machine struct {
 	Memory int64   // bytes that it can give to another process
-	Load   float64 // processes that want to run, for each processor, in the last minute
+	Load   float64 // the load average of the last minute, divided by the number of processors
 }
 
 // ReadMachine reads the present Machine from the kernel.
@@ -35,7 +35,7 @@ func ReadMachine() (m Machine, err error) {
 	}
 	first, _, ok := strings.Cut(string(content), " ")
 	if !ok || m.Memory == 0 {
-		return m, errors.New("the kernel does not tell the memory and load of this machine")
+		return m, errors.New("/proc/meminfo or /proc/loadavg has no value of the memory or load of this machine")
 	}
 	load, err := strconv.ParseFloat(first, 64)
 	m.Load = load / float64(runtime.NumCPU())

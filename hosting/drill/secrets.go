@@ -17,7 +17,7 @@ import (
 
 const (
 	secretsPage = 500
-	// secretsTries is how often a page is asked for when the API server does not answer.
+	// secretsTries bounds the failed requests of a check.
 	secretsTries = 5
 )
 
@@ -42,7 +42,7 @@ func checkSecrets(ctx context.Context, admin controlplane.Admin, revision int64,
 			return fmt.Errorf("%w (%w)", &errFailed{message: "not all Secrets of the restored data can be decrypted"}, err)
 		}
 		if err != nil && tries == secretsTries {
-			return fmt.Errorf("the Secrets of the scratch plane: %w", err)
+			return fmt.Errorf("listing the Secrets of the scratch plane: %w", err)
 		}
 		if err != nil {
 			tries++
