@@ -17,7 +17,7 @@ type envelope struct {
 
 const envelopeFormat = 1
 
-// SealDescribed encrypts a content, and returns it with its envelope: a self-describing object.
+// SealDescribed encrypts content under a name, and returns it with its envelope: a self-describing object.
 func (k DataKey) SealDescribed(name string, content []byte) ([]byte, error) {
 	head, err := json.Marshal(envelope{Format: envelopeFormat, Key: k.wrapped})
 	if err != nil {
@@ -59,7 +59,7 @@ func NewBox(ctx context.Context, kms KMS) (*Box, error) {
 // KeyID names the key of the KMS that wraps the data key.
 func (b *Box) KeyID() string { return b.key.wrapped.KeyID }
 
-// Seal returns the object in which the content is encrypted. Nobody can open it under another name.
+// Seal returns the self-describing object with the encrypted content. It cannot be opened under another name.
 func (b *Box) Seal(name string, content []byte) ([]byte, error) {
 	return b.key.SealDescribed(name, content)
 }
@@ -68,11 +68,11 @@ func (b *Box) Seal(name string, content []byte) ([]byte, error) {
 // process makes one Box, and so one data key.
 const maxCachedKeys = 4096
 
-// Opener opens objects of any Box whose key the KMS has. It asks the KMS once for each data key, and again for one that
-// it had no room to remember. Many goroutines may use an Opener.
+// Opener opens objects of any Box whose key the KMS has. It calls the KMS once for each data key, and again after it
+// has dropped the data key from memory. Many goroutines may use an Opener.
 type Opener struct {
 	kms  KMS
-	mu   sync.Mutex         // never held while the KMS is asked
+	mu   sync.Mutex         // never held during a call of the KMS
 	keys map[string]DataKey // by the identifier and the ciphertext of the wrapped key
 }
 
@@ -93,8 +93,8 @@ func (o *Opener) Open(ctx context.Context, name string, object []byte) ([]byte, 
 	return key.Open(name, sealed)
 }
 
-// dataKey returns the unwrapped data key from memory, or asks the KMS and remembers its answer. Keys in memory wait for
-// no answer of the KMS.
+// dataKey returns the unwrapped data key from memory, or calls the KMS and keeps the result in memory. A call of the
+// KMS never delays a caller whose data key is in memory.
 func (o *Opener) dataKey(ctx context.Context, wrapped WrappedKey) (DataKey, error) {
 	o.mu.Lock()
 	key, isKnown := o.keys[wrapped.id()]

@@ -1,8 +1,8 @@
 // Package envelope encrypts content with data keys that a KMS wraps: backups, and the sensitive values of databases.
 //
-// A DataKey seals content under a name, and nobody can open the result under another one. A Box makes results that
-// carry their wrapped data key, so that an Opener needs nothing but the KMS. KeyFile is the KMS of a region that has
-// no other: keys in a file.
+// A DataKey seals content under a name, and the result cannot be opened under another name. A Box makes results that
+// carry their wrapped data key, so that an Opener needs nothing but the KMS. KeyFile is a KMS with its keys in a file,
+// for a region without an external KMS.
 //
 // Tools and services import it; it imports api and internal packages alone.
 package envelope
@@ -14,11 +14,11 @@ import (
 	"fmt"
 )
 
-// ErrCorrupt is the error of content that is not what was sealed under its name.
+// ErrCorrupt is the error of a sealed object that is damaged, or that was sealed under another name.
 var ErrCorrupt = errors.New("the sealed content is damaged")
 
-// ErrWrongKey is, beside ErrCorrupt, the error of a data key that the key of its name does not decrypt: it is damaged,
-// or was wrapped by another key of the same name.
+// ErrWrongKey is, together with ErrCorrupt, the error of a wrapped data key that the KMS key with the named id does not
+// decrypt: the data key is damaged, or another KMS key with the same id has wrapped it.
 var ErrWrongKey = errors.New("the key does not fit")
 
 // DataKey seals content. Its zero value has no key. Many goroutines may use one.
@@ -51,5 +51,6 @@ func (k DataKey) Seal(name string, content []byte) ([]byte, error) {
 	return seal(k.plain, name, content)
 }
 
-// Open decrypts what Seal returned for the same name. The error is ErrCorrupt when anything differs.
+// Open decrypts the result of Seal for the same name. The error is ErrCorrupt when the result was changed or the name
+// or the key is another one.
 func (k DataKey) Open(name string, sealed []byte) ([]byte, error) { return open(k.plain, name, sealed) }

@@ -22,16 +22,16 @@ import (
 // rereadAfter is how long a KeyFile uses the keys that it has read before it reads the file again.
 const rereadAfter = time.Second
 
-// ErrReplacedKey means that a key file has another key under the name of an earlier one. What the earlier key has
-// wrapped would be lost with the process, so a KeyFile wraps nothing until the earlier line is back.
+// ErrReplacedKey means that a key file has another key under the name of an earlier one. Data keys that the earlier key
+// has wrapped could not be unwrapped after a restart, so a KeyFile wraps nothing until the earlier line is back.
 var ErrReplacedKey = errors.New("another key has the name of an earlier one")
 
 // watchEvery is the pause between two reads of Watch.
 const watchEvery = time.Minute
 
-// Problem returns why the keys in use are not those of the file: it cannot be read, is invalid, or has another key
-// under an earlier name. The next start with this file would fail or lose what is sealed. Problem reads the file again
-// as Wrap does. It returns nil while the file is valid.
+// Problem returns the reason why the keys in use are not those of the file: the file cannot be read, is invalid, or has
+// another key under an earlier name. A process that started with this file would fail, or could not open sealed
+// content. Problem reads the file again as Wrap does. It returns nil while the file is valid.
 func (k *KeyFile) Problem() error {
 	_, _ = k.currentKeys()
 	k.mu.Lock()
@@ -39,8 +39,8 @@ func (k *KeyFile) Problem() error {
 	return errors.Join(k.unreadable, k.refused)
 }
 
-// Watch logs when the file becomes invalid and when it is valid again, until ctx ends. It looks every watchEvery, also
-// while nobody uses the keys.
+// Watch logs when the file becomes invalid and when it is valid again, until ctx ends. It reads the file every
+// watchEvery, also while no caller uses the keys.
 func (k *KeyFile) Watch(ctx context.Context, log *slog.Logger) {
 	isInvalid := false
 	for {
@@ -60,7 +60,7 @@ func (k *KeyFile) Watch(ctx context.Context, log *slog.Logger) {
 }
 
 // currentKeys returns all keys, and reads the file again when its keys are older than rereadAfter. After an
-// ErrReplacedKey, and while the file is invalid, the keys are those of before: they still unwrap.
+// ErrReplacedKey, and while the file is invalid, it returns the last valid keys: they still unwrap.
 func (k *KeyFile) currentKeys() (keyList, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -126,8 +126,8 @@ func EnsureKeyFile(path string) error {
 	return err
 }
 
-// AddKey adds a new key of that name, a NewKeyName, to a key file, behind the others. Processes that read the file can
-// unwrap with the new key; Promote makes them wrap with it.
+// AddKey appends a new key with a name, which is the result of NewKeyName, to a key file. Processes that read the file
+// can unwrap with the new key; Promote makes them wrap with it.
 func AddKey(path, name string) error {
 	return changeKeyFile(path, func(content []byte) ([]byte, error) {
 		if n := len(content); n > 0 && content[n-1] != '\n' {

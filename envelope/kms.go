@@ -19,27 +19,27 @@ import (
 type WrappedKey struct {
 	KeyID      string `json:"key_id"` // of the KMS's key
 	Ciphertext []byte `json:"ciphertext"`
-	// Annotations are what a KMS needs besides to unwrap the key. They are no secrets. A key file has none.
+	// Annotations are further values that a KMS needs to unwrap the key. They are not secret. A KeyFile makes none.
 	Annotations map[string][]byte `json:"annotations,omitempty"`
 }
 
 // KMS wraps data keys with keys that never leave it. Its methods may be called by many goroutines, and each returns
-// soon after its context has ended. KeyFile is one; kms.Plugin asks an external program. The suite kmstest.Run says
-// what each must do.
+// soon after its context has ended. KeyFile and kms.Plugin, which calls an external program, implement it; the suite
+// kmstest.Run tests both.
 type KMS interface {
-	// Wrap encrypts a data key with the current key. The name of the key is no secret, and is another one after each
+	// Wrap encrypts a data key with the current key. The name of the current key is not secret, and changes with each
 	// rotation.
 	Wrap(ctx context.Context, dataKey []byte) (WrappedKey, error)
-	// Unwrap decrypts a data key, also with an earlier key. The error names a key that is missing. It is ErrWrongKey and
-	// ErrCorrupt when the KMS knows that it never wrapped this, and neither while the KMS cannot tell.
+	// Unwrap decrypts a data key, also with an earlier key. The error names a missing key. It is both ErrWrongKey and
+	// ErrCorrupt when the KMS knows that it never wrapped this data key, and neither while the KMS cannot decide that.
 	Unwrap(ctx context.Context, w WrappedKey) ([]byte, error)
 }
 
 // KeyFile is a KMS whose keys are in a file, one a line: a name, a space, and 32 bytes in base64. The first key wraps;
-// the others still unwrap. To rotate, put a new line behind the others, and before them when every process has read
-// the file. Without the file nothing that was sealed with its keys can be read. A name belongs to one key for ever:
-// while the file has another one under it, Wrap fails with ErrReplacedKey. While the file is invalid, the keys that it
-// had are used, and Problem says why. Many goroutines may use a KeyFile.
+// the others still unwrap. To rotate, append a new line, and move it before the others when every process has read the
+// file. Without the file nothing that was sealed with its keys can be read. A name belongs to one key for ever: while
+// the file has another key under that name, Wrap fails with ErrReplacedKey. While the file is invalid, the KeyFile uses
+// the last valid keys, and Problem returns the reason. Many goroutines may use a KeyFile.
 type KeyFile struct {
 	path string // "": the keys never change
 
@@ -47,13 +47,13 @@ type KeyFile struct {
 	readAt     time.Time
 	keys       keyList
 	seen       map[string][sha256.Size]byte // of every key that the file had, by name
-	refused    error                        // an ErrReplacedKey: nothing is wrapped
-	unreadable error                        // of the last read: keys are those of an earlier one
+	refused    error                        // an ErrReplacedKey: Wrap fails with it
+	unreadable error                        // of the last read; keys is the result of an earlier read
 }
 
 // keyList are the keys of a file.
 type keyList struct {
-	current string // wraps
+	current string // name of the key that wraps
 	byName  map[string]cipher.AEAD
 	digests map[string][sha256.Size]byte // of the keys
 }
@@ -102,12 +102,12 @@ func parseKeys(content []byte) (k keyList, err error) {
 		}
 		key, err := base64.StdEncoding.DecodeString(f[1])
 		if err != nil || len(key) != keySize {
-			// Not the first word: it is the key when the two are in the wrong order.
+			// Do not print the first word: it is the key when the two are in the wrong order.
 			return k, fmt.Errorf("the key of line %d is not %d bytes in base64 (make one: openssl rand -base64 %d)", number,
 				keySize, keySize)
 		}
 		if _, isDuplicate := k.byName[f[0]]; isDuplicate {
-			return k, fmt.Errorf("key %s is there twice", f[0])
+			return k, fmt.Errorf("two lines have the key name %s", f[0])
 		}
 		block, err := aes.NewCipher(key)
 		if err != nil {

@@ -19,9 +19,9 @@ const (
 	tagSize   = 16
 )
 
-// seal encrypts the content of the object name: magic, salt, then chunks of AES-256-GCM. The key of an object follows
-// from the data key, the salt and the name. The nonce of a chunk is its number, and whether it is the last: no chunk
-// can be removed, repeated or moved, neither within an object nor between objects.
+// seal encrypts the content of the object name: magic, salt, then chunks of AES-256-GCM. The key of an object is
+// derived from the data key, the salt and the name. The nonce of a chunk has its number and a flag for the last chunk:
+// so open detects a chunk that was removed, repeated, or moved within an object or from another one.
 func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
@@ -46,7 +46,8 @@ func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
 	return out, nil
 }
 
-// open decrypts what seal returned for the same name. The error is ErrCorrupt when anything differs.
+// open decrypts the result of seal for the same name. The error is ErrCorrupt when the result was changed or the name
+// or the key is another one.
 func open(dataKey []byte, name string, sealed []byte) ([]byte, error) {
 	rest, ok := bytes.CutPrefix(sealed, []byte(sealMagic))
 	if !ok || len(rest) < saltSize+tagSize {

@@ -317,7 +317,7 @@ func unreconciled(before, now map[string]clm.Resource) []Wait {
 		case cond == nil:
 			continue // no adapter is required any more
 		case is.DeletedTime != nil:
-			w.What = "its deletion is under way: " + cond.Message
+			w.What = "its deletion is in progress: " + cond.Message
 		case cond.LastUpdatedTime.Equal(old.LastUpdatedTime) && is.Generation == was.Generation:
 			w.What = "not all of its adapters have reported since"
 			if cond.Status != "True" {

@@ -36,7 +36,7 @@ func TestI8ARebuildWaitsForUnreconciledResources(t *testing.T) {
 	}
 	want := []Wait{
 		{Kind: "Cluster", ID: "bad", Name: "bad", What: "not all of its adapters have reported since; M"},
-		{Kind: "Cluster", ID: "doomed", Name: "doomed", What: "its deletion is under way: M"},
+		{Kind: "Cluster", ID: "doomed", Name: "doomed", What: "its deletion is in progress: M"},
 		{Kind: "Cluster", ID: "not", Name: "not", What: "not all of its adapters have reported since"},
 		{Kind: "Cluster", ID: "worse", Name: "worse", What: "it was reconciled before: M"},
 	}

@@ -32,9 +32,9 @@ import (
 )
 
 const (
-	// callTimeout bounds one question to the plugin, which may ask a cloud.
+	// callTimeout bounds one call of the plugin, which may call a cloud's KMS.
 	callTimeout = 3 * time.Second
-	// reconnectAfter is the longest pause between two attempts to connect to a plugin that is away.
+	// reconnectAfter is the longest pause between two attempts to connect to a plugin that does not run.
 	reconnectAfter = time.Second
 
 	// Limits of the API of plugins, which Kubernetes has, too.
@@ -43,23 +43,23 @@ const (
 	maxAnnotations = 32 << 10
 )
 
-// keyIDPrefix begins the names of the keys of plugins, so that no key file's key is taken for one.
+// keyIDPrefix begins the names of the keys of plugins, which distinguishes them from the names of a key file's keys.
 const keyIDPrefix = "kms:"
 
 // ErrUnavailable is the error of a plugin that does not answer, or answers that it cannot work now. The same call may
 // succeed later.
 var ErrUnavailable = errors.New("the KMS plugin is unavailable")
 
-// Plugin is an envelope.KMS that asks a KMS plugin. Many goroutines may use one. Close ends it.
+// Plugin is an envelope.KMS that calls a KMS plugin. Many goroutines may use a Plugin. Close ends it.
 type Plugin struct {
 	endpoint string
 	conn     *grpc.ClientConn
 	client   kmsv2.KeyManagementServiceClient
-	problem  atomic.Pointer[error] // of the last call; nil: it was answered
+	problem  atomic.Pointer[error] // of the last call; nil: the plugin has answered it
 }
 
-// New returns the plugin at an endpoint, unix:///PATH, and asks it nothing, for a service that has other work while
-// the plugin is away. The error is about the endpoint.
+// New returns the plugin at an endpoint, unix:///PATH, without a call of it, for a service that has other work while the
+// plugin does not answer. The error is about the endpoint.
 func New(endpoint string) (*Plugin, error) {
 	path, isUnix := strings.CutPrefix(endpoint, "unix://")
 	if !isUnix || !filepath.IsAbs(path) {
@@ -93,8 +93,8 @@ func Open(ctx context.Context, endpoint string) (*Plugin, error) {
 // Close closes the connection.
 func (p *Plugin) Close() { p.conn.Close() }
 
-// Problem returns why the plugin did not answer the last question; nil when it did. Keys in memory go on meanwhile;
-// what needs another key fails, as does an Open.
+// Problem returns the reason why the plugin did not answer the last call; nil when it did. Meanwhile data keys in
+// memory still work; an operation that needs another key fails, as does Open.
 func (p *Plugin) Problem() error {
 	if err := p.problem.Load(); err != nil {
 		return *err
@@ -118,7 +118,7 @@ func (p *Plugin) check(ctx context.Context) error {
 	return checkKeyID(p.endpoint, s.KeyId)
 }
 
-// Wrap implements envelope.KMS. The plugin chooses the key: after a rotation it answers with another name.
+// Wrap implements envelope.KMS. The plugin chooses the key; after a rotation it returns another name.
 func (p *Plugin) Wrap(ctx context.Context, dataKey []byte) (w envelope.WrappedKey, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
