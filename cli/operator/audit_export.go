@@ -100,7 +100,7 @@ func lastExportedRecord(file *os.File) (last client.AuditEntry, err error) {
 		line := bytes.TrimSuffix(whole, []byte("\n"))
 		line = line[bytes.LastIndexByte(line, '\n')+1:]
 		if err := json.Unmarshal(line, &last); err != nil || last.Hash == "" {
-			return last, fmt.Errorf("its last line is no audit record: %w", fs.ErrInvalid)
+			return last, fmt.Errorf("its last line is not an audit record: %w", fs.ErrInvalid)
 		}
 	} else if end > maxAuditLine || tail[0] != '{' {
 		return last, fmt.Errorf("it has no lines of audit records: %w", fs.ErrInvalid)

@@ -28,12 +28,12 @@ func auditVerify(session *terminal.Session) *cobra.Command {
 		Long: `Reads all audit records of the region and computes their hashes. It prints the first record that was
 removed, altered or moved, and then ends with 1. It is for operators.
 
-Who can write the database could compute a whole chain anew. Keep the head that this command prints in another
-place: with --expect, the next verification finds a chain without it.
+An attacker who can write the database can compute a whole new chain. Keep the head that this command prints in
+another place: with --expect, the next verification fails when the chain does not have that head.
 
 With --store it reads the copy in the object store to which "atoll platform --audit-export" writes, and needs no
-region. A fork is a record from which on the copy has a second chain: the region was restored as of an earlier moment
-then, or somebody replaced the chain in its database.`,
+region. A fork is a record after which the copy has a second chain: the region was restored as of an earlier moment,
+or an attacker replaced the chain in its database.`,
 		Example: `  atoll audit verify
   atoll audit verify --expect 4711:6f0c...
   atoll audit verify --store /etc/atoll/audit.yaml --region eu-1`,

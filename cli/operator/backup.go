@@ -95,7 +95,7 @@ func backupList() *cobra.Command {
 type backupRow struct {
 	Chain    string    `json:"chain"`
 	Taken    time.Time `json:"taken"`
-	Restores string    `json:"restores"` // which moments
+	Restores string    `json:"restores"` // the moments to which it can be restored, in words
 }
 
 // restoreFlags are the flags of "atoll backup restore".
@@ -104,19 +104,19 @@ type restoreFlags struct {
 	bump                     uint64
 }
 
-// restoreReport is what a restore prints.
+// restoreReport is the output of "atoll backup restore".
 type restoreReport struct {
 	Plane string    `json:"plane"`
 	Chain string    `json:"chain"`
-	Time  time.Time `json:"time"` // every write acknowledged before is restored
-	// As atoll-kube restore prints it.
+	Time  time.Time `json:"time"` // every write acknowledged before this time is restored
+	// The output of "atoll-kube restore":
 	Revision    int64 `json:"revision"`
 	NewRevision int64 `json:"etcd_revision"`
 	Changes     int   `json:"changes"`
-	// Keys is "restored" when the directory had no keys and has those of the backup, "kept" when it had some, and
-	// "none" when the backup has none.
+	// Keys is "restored" when the restore has written the keys of the backup, "kept" when the directory had keys
+	// already, and "none" when neither has keys.
 	Keys string `json:"keys"`
-	// Damage is why chains that should have the moment, too, do not restore; "" when no other chain was tried.
+	// Damage has the errors of other chains that should restore to the moment, too; "" when there were none.
 	Damage string `json:"damage,omitempty"`
 }
 
@@ -126,15 +126,15 @@ func backupRestore() *cobra.Command {
 		Use:   "restore NAMESPACE/NAME",
 		Short: "Make the data of a control plane from its backup",
 		Long: `Makes the directory etcd below --data-dir, which must not exist there, from the backup of
-a control plane: every write that was acknowledged before --at is in it. Everything is
-checked, and the directory appears only when it is complete. Resource versions go on above
-all that the plane had, so that controllers list again.
+a control plane: every write that was acknowledged before --at is in it. The restore checks
+every object, and makes the directory only when it is complete. Resource versions continue
+above all that the plane had, so that controllers list again.
 
 To restore a plane in place: stop "atoll hosting" and the plane's process, move the
 directory etcd of the plane's directory away, restore with the plane's directory as
 --data-dir, and start "atoll hosting". A plane keeps the keys and certificates of its
-directory; where there are none, as on another machine, it gets those of the backup, and
-keeps its authority, its issuer and the credentials that they have signed.`,
+directory. A directory without keys, as on another machine, gets those of the backup, so the
+plane keeps its certificate authority, its issuer and the credentials that they have signed.`,
 		Example: `  atoll backup restore clusters-0199/hc-3f2a --store /etc/atoll/backups.yaml --at 2026-11-23T05:00:00Z \
     --data-dir /var/lib/atoll/hosting/planes/clusters-0199/hc-3f2a --atoll-kube /usr/libexec/atoll-kube`,
 		Args: cobra.ExactArgs(1),
@@ -217,10 +217,10 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 		return report, fmt.Errorf("%s restore printed %q: %w", f.program, printed, err)
 	}
 	if err := got.Keys.WriteEncryption(filepath.Join(f.dir, "etcd")); err != nil {
-		return report, fmt.Errorf("the keys of the plane's Secrets: %w", err)
+		return report, fmt.Errorf("writing the encryption keys of the plane's Secrets: %w", err)
 	}
 	if report.Keys, err = restoreKeys(got.Keys, filepath.Join(f.dir, "pki")); err != nil {
-		return report, fmt.Errorf("the keys of the plane: %w", err)
+		return report, fmt.Errorf("writing the keys of the plane: %w", err)
 	}
 	report.Plane, report.Chain, report.Time = p.String(), got.Chain, got.Sample.Time
 	if got.Damage != nil {

@@ -19,7 +19,8 @@ import (
 	"atoll.dev/client/remote"
 )
 
-// What operators do with CLM's resources. Its server is in clm.go.
+// This file and the other clm_*.go have the operators' commands about CLM's resources. "atoll clm" itself, the server,
+// is in cli/services.
 
 // CLM returns the commands below "atoll clm" that call the lifecycle manager.
 func CLM(session *terminal.Session) []*cobra.Command {

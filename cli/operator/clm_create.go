@@ -54,7 +54,7 @@ and labels and references where there are some. What belongs to another resource
 				}
 				switch {
 				case k.Owner == "" && owner != "":
-					return fmt.Errorf("a %s belongs to nothing: leave --owner out", k.Kind)
+					return fmt.Errorf("a %s has no owner: leave --owner out", k.Kind)
 				case k.Owner != "" && owner == "":
 					return fmt.Errorf("a %s belongs to one of %s: name it with --owner", k.Kind, k.Owner)
 				case k.Owner != "":

@@ -20,8 +20,8 @@ func clmGet(session *terminal.Session) *cobra.Command {
 		Use:   "get KIND ID|NAME",
 		Short: "Show one resource",
 		Long: `Shows a resource with its conditions; -o yaml shows all of it. KIND is a kind or its
-plural, such as cluster or clusters, or "all"; a resource is named by its id or its name,
-and KIND/ID is as good as KIND ID. With a kind alone it lists, as "atoll clm list" does.`,
+plural, such as cluster or clusters, or "all". Name a resource by its id or its name;
+KIND/ID means the same as KIND ID. With a kind alone it lists, as "atoll clm list" does.`,
 		Example: `  atoll clm get clusters my-cluster
   atoll clm get all 0199b3a0-5f1c-7a00-8000-0123456789ab -o yaml`,
 		Args: cobra.RangeArgs(1, 2),

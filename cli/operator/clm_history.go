@@ -22,9 +22,9 @@ func clmHistory(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "history KIND [ID|NAME]",
 		Short: "Show who changed a resource, when, and what",
-		Long: `Shows the changes of a resource, or of all of a kind, the latest first. The kind and
-the id also show the history of a removed resource. -o wide has the resource after each
-change; -o json has all.`,
+		Long: `Shows the changes of a resource, or of all resources of a kind, the latest first. With KIND
+and ID it also shows the history of a removed resource. -o wide shows the resource after each
+change; -o json shows the whole records.`,
 		Example: `  atoll clm history clusters my-cluster
   atoll clm history nodepools ID --limit 500 -o json
   atoll clm history all`,

@@ -22,7 +22,8 @@ func clmList(session *terminal.Session) *cobra.Command {
 		Use:   "list KIND [ID|NAME]",
 		Short: "List resources",
 		Long: `Lists the resources of a kind, or of all kinds ("all"), the latest first. Resources
-that are being deleted are listed until they are gone. Of one resource it is its line.`,
+that are being deleted are listed until they are removed. With an id or a name it prints the
+line of that resource.`,
 		Example: `  atoll clm list clusters --label env=prod
   atoll clm list all --search "status.conditions.Reconciled='False'" -o wide
   atoll clm list nodepools --owner CLUSTER-ID --order name`,

@@ -13,9 +13,9 @@ func clmReconcile(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reconcile KIND [ID|NAME]",
 		Short: "Have adapters work on a resource again, or on all of a kind",
-		Long: `Has the sentinel send an event for a resource soon, whatever its state and however often
-it was tried before; for all resources of a kind, or with "all" of all kinds, it sends them
-at a pace. It is in the resource's history.`,
+		Long: `Makes the sentinel send an event for a resource soon, whatever its state and the number of
+earlier attempts. For all resources of a kind, or with "all" of all kinds, the sentinel limits
+the rate of the events. The resource's history records the request.`,
 		Example: `  atoll clm reconcile clusters my-cluster
   atoll clm reconcile all --reason "management-07 was restored from a backup"`,
 		Args: cobra.RangeArgs(1, 2),
@@ -33,7 +33,7 @@ at a pace. It is in the resource's history.`,
 				if err := l.ReconcileAll(ctx, l.kindOf(in), reason); err != nil {
 					return err
 				}
-				session.Printf("asked for work on all %s\n", in)
+				session.Printf("reconciliation of all %s requested\n", in)
 				return nil
 			}
 			in, r, err := l.findOne(ctx, args)
@@ -43,7 +43,7 @@ at a pace. It is in the resource's history.`,
 			if err := l.Reconcile(ctx, in, r.ID, reason); err != nil {
 				return err
 			}
-			session.Printf("asked for work on %s %s (%s)\n", r.Kind, r.Name, r.ID)
+			session.Printf("reconciliation of %s %s (%s) requested\n", r.Kind, r.Name, r.ID)
 			return nil
 		})
 	}

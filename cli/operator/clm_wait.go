@@ -50,7 +50,7 @@ func clmWait(session *terminal.Session) *cobra.Command {
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			in, r, err := l.findOne(ctx, args)
 			if deleted && remote.StatusOf(err) == http.StatusNotFound {
-				session.Printf("%s is not there\n", args[len(args)-1])
+				session.Printf("%s does not exist\n", args[len(args)-1])
 				return nil
 			}
 			if err != nil {
@@ -67,7 +67,7 @@ func clmWait(session *terminal.Session) *cobra.Command {
 }
 
 // errGoalReached ends a watch when the goal of the command is reached.
-var errGoalReached = errors.New("there")
+var errGoalReached = errors.New("the goal is reached")
 
 // resourceGoal is the state of a resource that ends the wait of a command.
 type resourceGoal string

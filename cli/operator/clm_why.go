@@ -21,7 +21,7 @@ import (
 func clmWhy(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "why ID | KIND ID|NAME",
-		Short: "Show what a resource waits for, from whom, since when, and the last error",
+		Short: "Show for which adapters a resource waits, since when, and the last error",
 		Long: `Shows whether a resource is reconciled, and if not, which adapters have not reported
 success at the present generation, their last reports and since when the resource waits
 for them; for a deletion also the remaining resources below it.`,

@@ -26,9 +26,9 @@ func clusterMove(session *terminal.Session) *cobra.Command {
 		Use:   "move NAME | ID",
 		Short: "Move a cluster's control plane to another management cluster",
 		Long: `Moves the control plane of a cluster to another management cluster that has the same store of
-backups. Without --to the region chooses it as for a new cluster. Its room is reserved at once;
-that on the source is free when the control plane has arrived. No write that was acknowledged
-is lost; the API does not answer for some seconds.
+backups. Without --to the region chooses the target as for a new cluster. The region reserves
+room on the target at once; the room on the source is free when the control plane has arrived.
+No acknowledged write is lost; the API does not answer for some seconds.
 
 The source then forwards the connections of old kubeconfigs, for 7 days by default; --finish
 ends that now. --cancel keeps the control plane on the source, unless the target has it
@@ -47,7 +47,8 @@ management cluster.`,
 	f := &moveFlags{}
 	cmd.Flags().StringVar(&f.to, "to", "", "the management cluster; default: the region chooses it")
 	cmd.Flags().BoolVar(&f.cancel, "cancel", false, "cancel the move of the cluster")
-	cmd.Flags().BoolVar(&f.finish, "finish", false, "delete what is left on the source; old kubeconfigs end")
+	cmd.Flags().BoolVar(&f.finish, "finish", false,
+		"end the forwarding and delete the source's objects; old kubeconfigs end")
 	cmd.Flags().BoolVar(&f.recover, "recover", false, "the source is lost: make the control plane from its backup")
 	cmd.MarkFlagsMutuallyExclusive("to", "cancel", "finish")
 	cmd.MarkFlagsMutuallyExclusive("recover", "cancel", "finish")
@@ -93,7 +94,7 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 	switch m.Phase {
 	case fleet.Forwarding:
 		return step != fleet.Finish, nil
-	case fleet.Ending: // of a recovery: the target has the control plane
+	case fleet.Ending: // the target of a recovery has the control plane
 		return step == fleet.Recover, nil
 	case fleet.Moved:
 		return true, nil
@@ -111,7 +112,7 @@ func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveS
 	progress io.Writer) (fleet.Placement, error) {
 	id, phase := p.Move.ID, fleet.MovePhase("")
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		fmt.Errorf("the move has not ended within %s; it goes on: atoll cluster trace %s shows how far it is", timeout,
+		fmt.Errorf("the move has not ended within %s; it goes on, see: atoll cluster trace %s", timeout,
 			p.ClusterID))
 	defer cancel()
 	for {

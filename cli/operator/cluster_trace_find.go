@@ -54,7 +54,7 @@ func (l *clmConnection) findTraced(ctx context.Context, name string) (clmclient.
 func (l *clmConnection) findAzureID(ctx context.Context, id string) (clmclient.Resource, error) {
 	parts := strings.Split(id, "/")
 	if len(parts) < 9 {
-		return clmclient.Resource{}, fmt.Errorf("%s is no resource id of a cluster", id)
+		return clmclient.Resource{}, fmt.Errorf("%s is not the resource id of a cluster", id)
 	}
 	found, err := l.collect(ctx, remote.SearchEqual("labels.azure-subscription", strings.ToLower(parts[2])),
 		func(r clmclient.Resource) bool { return strings.EqualFold(azureIDOf(r.Spec), id) })

@@ -67,9 +67,9 @@ func sealKeyState(u access.SealKeyUse) string {
 
 func keySealRotate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "rotate", Short: "Seal with a new key from now on", Args: cobra.NoArgs,
-		Long: `Adds a new key to the key file, and makes it the first when all processes have read it. What is
-sealed with the old key is sealed again in the background. The audit log has a
-record of it. A key pair whose secret is known to somebody is not protected by this: disable it.`,
+		Long: `Adds a new key to the key file, and makes it the first when all processes have read it. Then the
+Platform API seals all secrets again in the background. The audit log has a record of the rotation.
+A rotation does not protect a key pair whose secret has leaked: disable that key pair.`,
 		Example: "  atoll key seal rotate"}
 	o := terminal.AddOutputFlag(cmd)
 	place := cmd.Flags().String("kms", "", "unix:///PATH: a KMS v2 plugin of Kubernetes wraps the new key, and the file "+

@@ -15,10 +15,10 @@ func maestroImport(session *terminal.Session) *cobra.Command {
 	o := original.Options{}
 	cmd := &cobra.Command{
 		Use: "import", Short: "Import the database of openshift-online/maestro", Args: cobra.NoArgs,
-		Long: `Copies consumers and resource bundles from the database of openshift-online/maestro,
-version by version: agents that go on with this server hold their works
-already, and apply nothing again. Bundles under deletion stay under deletion. Stop the
-other server before, so that nothing changes during the import.
+		Long: `Copies consumers and resource bundles from the database of openshift-online/maestro, with
+their versions: agents that connect to this server afterwards have their works already, and
+apply nothing again. The deletion of a bundle goes on. Stop the other server first, so that
+nothing changes during the import.
 
 It may be stopped and run again: existing rows stay as they are. It refuses rows that
 it cannot read, with the reason, and imports the others; the command fails then.`,
@@ -73,7 +73,7 @@ it cannot read, with the reason, and imports the others; the command fails then.
 			}
 		})
 		if n := report.Consumers.Refused + report.Bundles.Refused; err == nil && n > 0 {
-			err = fmt.Errorf("%d rows were refused; the others are here", n)
+			err = fmt.Errorf("%d rows were refused; the others are imported", n)
 		}
 		return err
 	}

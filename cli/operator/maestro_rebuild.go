@@ -20,12 +20,12 @@ func maestroRebuild(session *terminal.Session) *cobra.Command {
 	var lifecycleURL, stateFile string
 	cmd := &cobra.Command{
 		Use:   "rebuild",
-		Short: "Restore Maestro's database, which was lost, from the lifecycle manager",
-		Long: `Restores what an emptied database of Maestro lost: the consumers, from the lifecycle
-manager's ManagementClusters, and the works, by having all adapters handle all of their
-resources again. They order the same works under the same ids, agents hold them already,
-and nothing on a management cluster is deleted or made anew. Deletions that were under way
-go on.
+		Short: "Restore Maestro's lost database from the lifecycle manager",
+		Long: `Restores the content of Maestro's database after its loss: the consumers from the lifecycle
+manager's ManagementClusters, and the works by making all adapters handle all of their
+resources again. The adapters order the same works under the same ids, and the agents have
+these works already, so nothing on a management cluster is deleted or created again.
+Deletions that were in progress go on.
 
 It waits until every resource was handled and is as reconciled as before, shows the
 resources that it waits for, and lists works that agents hold and no source has ordered
@@ -69,7 +69,7 @@ state. To compare with the present state instead, delete the file.`,
 				}
 				if err != nil {
 					return fmt.Errorf(
-						"not complete after %s: %d resources and agents are waited for; run it again to go on", timeout,
+						"not complete after %s: it still waits for %d resources and agents; run it again to go on", timeout,
 						len(report.Waiting))
 				}
 				return nil
@@ -95,7 +95,7 @@ func (p *rebuildProgress) showConsumers(r recovery.Report) {
 }
 
 func (p *rebuildProgress) showResources(r recovery.Report, since time.Duration) {
-	line := fmt.Sprintf("resources: %d of %d looked at; works: %d of %d restored", r.Resources.Restored,
+	line := fmt.Sprintf("resources: %d of %d handled; works: %d of %d restored", r.Resources.Restored,
 		r.Resources.Known,
 		r.Works.Present, r.Works.Present+r.Works.Unknown)
 	if n := len(r.Waiting); n > 0 {
@@ -116,12 +116,12 @@ func rebuildTable(w io.Writer, r recovery.Report, now time.Time) {
 			rows = append(rows, []string{wait.Kind, wait.Name, cmp.Or(wait.ID, "-"), wait.What})
 		}
 		terminal.Table(w, rows)
-		fmt.Fprintln(w, "what one waits for: atoll clm why ID; agents: atoll mc list")
+		fmt.Fprintln(w, "to see why a resource waits: atoll clm why ID; the state of the agents: atoll mc list")
 	}
 	if !r.Done {
 		return
 	}
-	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were looked at\n", r.Consumers.Known,
+	fmt.Fprintf(w, "restored: %d consumers, %d works; %d resources were handled\n", r.Consumers.Known,
 		r.Works.Present, r.Resources.Restored)
 	if len(r.Unknown) == 0 {
 		return
@@ -129,7 +129,7 @@ func rebuildTable(w io.Writer, r recovery.Report, now time.Time) {
 	fmt.Fprintf(w, "\nAgents hold %d works that no source has ordered again; they stay applied:\n", len(r.Unknown))
 	unknownTable(w, r.Unknown, now)
 	u := r.Unknown[0]
-	fmt.Fprintf(w, `If a source still wants one:   atoll maestro unknown adopt %[1]s %[2]s --source SOURCE
-If nobody does:                atoll maestro unknown delete %[1]s %[2]s --reason WHY
+	fmt.Fprintf(w, `If a source still needs a work: atoll maestro unknown adopt %[1]s %[2]s --source SOURCE
+If no source needs it:          atoll maestro unknown delete %[1]s %[2]s --reason WHY
 `, u.ConsumerName, u.ID)
 }

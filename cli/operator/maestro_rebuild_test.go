@@ -22,15 +22,15 @@ func TestRebuildTableShowsTheResult(t *testing.T) {
 	}{
 		{late, `WAITING FOR         NAME   ID   WHY
 ManagementCluster   mc1    -    its agent has not listed its works yet
-what one waits for: atoll clm why ID; agents: atoll mc list
+to see why a resource waits: atoll clm why ID; the state of the agents: atoll mc list
 `},
-		{done, `restored: 2 consumers, 7 works; 3 resources were looked at
+		{done, `restored: 2 consumers, 7 works; 3 resources were handled
 
 Agents hold 1 works that no source has ordered again; they stay applied:
 CLUSTER   ID    GENERATION   KNOWN FOR   ADOPTING FOR
 mc1       w-1   3            60s         
-If a source still wants one:   atoll maestro unknown adopt mc1 w-1 --source SOURCE
-If nobody does:                atoll maestro unknown delete mc1 w-1 --reason WHY
+If a source still needs a work: atoll maestro unknown adopt mc1 w-1 --source SOURCE
+If no source needs it:          atoll maestro unknown delete mc1 w-1 --reason WHY
 `},
 	} {
 		var b strings.Builder

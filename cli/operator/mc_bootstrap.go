@@ -26,12 +26,13 @@ func mcBootstrap(session *terminal.Session) *cobra.Command {
 		Short: "Prepare a cluster for its agent: CRD, service account, bounded rights",
 		Long: `Run once, by a person with administrator rights in the cluster (and by "atoll up"
 for its local ones). Installs the objects that the agent needs and writes a kubeconfig for the
-agent, whose rights are bounded by a list of API groups: there it may do everything,
-and elsewhere nothing, so that a manifest of another group is reported as
-Applied=False. Running it again is safe, and changes the list to the one given.
+agent. The agent may do everything in the API groups of a list, and nothing in other groups:
+it reports a manifest of another group as Applied=False. Running the command again is safe,
+and replaces the list by the given one.
 
 The token in a kubeconfig is valid for a day, and the process that uses the file replaces it.
-Tokens of earlier versions, which never expired, end: give the agent and hosting the new files.
+The command ends the tokens of earlier versions, which never expired: give the agent and
+hosting the new files.
 
 An agent that runs in its cluster is installed, with the same rights, by the Helm
 chart deploy/charts/agent; it needs no bootstrap.
@@ -39,7 +40,7 @@ chart deploy/charts/agent; it needs no bootstrap.
 With --hosting-out the cluster is prepared for hosting, too ("atoll hosting"): the kinds
 HostedCluster, NodePool, Credential, ExternalSecret and ManagedCluster, the namespace
 atoll-hosting with hosting's service account, its bounded rights, and the pull secret
-that hosted clusters get. A cluster that has HyperShift needs none of it.`,
+that hosted clusters get. A cluster with HyperShift does not need --hosting-out.`,
 		Example: `  atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig
   atoll mc bootstrap --kubeconfig admin.kubeconfig --api-groups=,apps,batch --out agent.kubeconfig
   atoll mc bootstrap --kubeconfig admin.kubeconfig --out agent.kubeconfig --hosting-out hosting.kubeconfig --pull-secret pull.json
@@ -89,7 +90,7 @@ that hosted clusters get. A cluster that has HyperShift needs none of it.`,
 	cmd.Flags().StringVar(&pullSecret, "pull-secret", "",
 		"file with the registry credentials of hosted clusters, a .dockerconfigjson (default: those that are there, "+
 			"or none)")
-	cmd.Flags().BoolVar(&show, "show", false, "print what would be applied, as YAML, and apply nothing")
+	cmd.Flags().BoolVar(&show, "show", false, "print the objects as YAML, and apply nothing")
 	cmd.Flags().StringVar(&o.Namespace, "namespace", "",
 		"namespace of the agent's service account (default open-cluster-management-agent)")
 	cmd.Flags().StringSliceVar(&o.APIGroups, "api-groups", nil,

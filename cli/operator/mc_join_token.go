@@ -31,12 +31,12 @@ func mcJoinToken(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "join-token NAME",
 		Short: "Make a one-time join token, and print the commands that run the agent with it",
-		Long: `Makes a token by which one key gets one certificate of the management cluster
-NAME, within 15 minutes, and prints the commands that run its agent: a shell script
-that holds the token, so send it over a safe channel. The agent makes its key where
-it runs, believes the region's CA for its hash, and renews its certificate by itself;
-the token is needed again only when the certificate has expired for a day, or was
-revoked.
+		Long: `Makes a token with which an agent gets one certificate for the management cluster NAME
+within --ttl (15 minutes by default), and prints the commands that run the agent: a
+shell script with the token, so send it over a safe channel. The agent makes its key on
+its own machine, verifies the region's CA by the hash in the script, and renews its
+certificate by itself. It needs a new token only when the certificate was revoked, or
+expired more than a day ago.
 
 Run it where the CA's directory is. --mqtt and --pki are the region's addresses as
 the agent reaches them; they default to those of the region on this machine.`,
@@ -91,7 +91,7 @@ mkdir -p -m 700 %[1]s
 	cmd.Flags().StringVar(&j.MQTT, "mqtt", "", "the broker, host:port")
 	cmd.Flags().StringVar(&j.PKI, "pki", "", "URL of the signing service, https://host:port")
 	cmd.Flags().StringVar(&out, "out", "", "write the token to a file, and print nothing")
-	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "how long the token is good for")
+	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "for how long the token is valid")
 	return cmd
 }
 

@@ -21,11 +21,11 @@ func mcOrphans(session *terminal.Session) *cobra.Command {
 		Use:   "orphans [MC]",
 		Short: "List works and reserved capacity of clusters that no longer exist",
 		Long: `Lists works on management clusters whose cluster the lifecycle manager does not have
-any more, works that only an agent knows, and room that a forced deletion left
-reserved: kind, management cluster, age and size.
+any more, works that only an agent has, and room that is still reserved after a forced
+deletion: kind, management cluster, age and size.
 
-They come from "atoll clm force-delete", or from a database that was restored. Their
-room is free when the management cluster has confirmed their deletion.`,
+Orphans are left by "atoll clm force-delete" and by the restore of a database. Their room
+is free when the management cluster has confirmed their deletion.`,
 		Example: "  atoll mc orphans\n  atoll mc orphans edge-7 -o json\n  atoll mc orphans end edge-7 ID --reason " +
 			"\"the customer has left\"",
 		Args: cobra.MaximumNArgs(1),
@@ -78,9 +78,9 @@ that no longer exists: then all of its orphans are deleted. Their capacity is fr
 the management cluster has confirmed the deletion.
 
 When the management cluster will not come back, --free frees the reserved capacity of a
-cluster at once and orders nothing. The cluster's history keeps who did it and why.`,
+cluster at once and orders nothing. The cluster's history records the operator and the reason.`,
 		Example: `  atoll mc orphans end edge-7 ID --reason "the customer has left"
-  atoll mc orphans end edge-7 CLUSTER-ID --free --reason "edge-7 has burnt"`,
+  atoll mc orphans end edge-7 CLUSTER-ID --free --reason "the hardware of edge-7 is lost"`,
 		Args: cobra.ExactArgs(2),
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why; the region records it")

@@ -17,12 +17,12 @@ func mcRevoke(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "revoke NAME",
 		Short: "Revoke a management cluster's certificates, and refuse it new ones",
-		Long: `Revokes all certificates and open join tokens of NAME, and bars the name: nothing is
-signed for it until "atoll mc allow NAME". The region's own broker and services cut
-its connections off within seconds; for another broker see docs/identity.md. What the
-agent applied in the cluster stays there, and the cluster stays registered.
+		Long: `Revokes all certificates and unused join tokens of NAME. The CA signs no certificate for
+NAME until "atoll mc allow NAME". The region's own broker and services close its
+connections within seconds; for another broker see docs/identity.md. The objects that the
+agent has applied stay in the cluster, and the cluster stays registered.
 
-Run it where the CA's directory is. To revoke again is no error.`,
+Run it on the machine with the CA's directory. It may be repeated.`,
 		Example: `  atoll mc revoke edge-7 --reason "laptop stolen"`,
 		Args:    cobra.ExactArgs(1),
 	}
@@ -82,7 +82,7 @@ that were revoked stay revoked: the cluster joins again with a new key and a new
 			case err != nil:
 				return fmt.Errorf("%s may join again, but its agent was not restarted: %w", args[0], err)
 			case restarted:
-				session.Printf("%s may join again; its agent does\n", args[0])
+				session.Printf("%s may join again; its agent was restarted and joins now\n", args[0])
 			default:
 				session.Printf("%s may join again, by a new `atoll mc join-token %[1]s`\n", args[0])
 			}

@@ -82,7 +82,8 @@ func applyRegion(ctx context.Context, session *terminal.Session, home local.Home
 	}, Removed: func(name string) { session.Printf("  %-32s removed\n", name) }})
 }
 
-// programsFlag adds the flag --programs to a command that applies declarations. It returns what reads the directory.
+// programsFlag adds the flag --programs to a command that applies declarations. It returns a function that returns the
+// named directory.
 func programsFlag(cmd *cobra.Command) func() (string, error) {
 	var dir string
 	cmd.Flags().StringVar(&dir, "programs", "",
@@ -99,18 +100,18 @@ func programsFlag(cmd *cobra.Command) func() (string, error) {
 func regionApply(session *terminal.Session, from *string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "apply REGION", Args: cobra.ExactArgs(1),
-		Short: "Start a region as Git declares it, or change a running one until it is so",
+		Short: "Start a region as Git declares it, or change a running one until it is as declared",
 		Long: `Starts the region. In a running one it replaces each process whose settings have changed
 (version, replicas, releases, traces, log level, limits), one after another, and adds,
 labels, limits, cordons, uncordons and removes management clusters until they are as
-declared. It refuses to remove a management cluster that hosts clusters. The region goes
+declared. It refuses to remove a management cluster that hosts clusters. The region runs
 on when the command ends. "atoll region status" shows which declared values have no
-effect here.
+effect on one machine.
 
 versions.atoll chooses the programs of the region: this one when it has the version,
 else those in the directory that --programs names, which the home remembers. A version
-that is not there, or is older than the region's databases, is refused before anything
-changes.`,
+that is missing there, or is older than the region's databases, is an error before
+anything changes.`,
 		Example: `  atoll config render && atoll region apply eu-west-1
   atoll region apply eu-west-1 --programs ~/atoll-versions    # has 1.4.2/atoll, 1.4.2/atoll-kube, 1.5.0/...
   atoll region apply production/us-east-1 --from examples/deploy --home /tmp/us-east-1`,

@@ -18,14 +18,15 @@ func regionRestore(session *terminal.Session) *cobra.Command {
 	at := ""
 	cmd := &cobra.Command{
 		Use:   "restore [REGION]",
-		Short: "Make a lost region anew from its backup",
-		Long: `Makes the region of a home that has none from the copy that "atoll region-backup" keeps in
-an object store: databases, certificate authority, keys and state, as of --at or as late as the
-store has them. Then "atoll up" starts it. Without REGION it takes the one that the store has.
+		Short: "Restore a lost region from its backup",
+		Long: `Restores a region into a home that has no region, from the copy that "atoll region-backup"
+keeps in an object store: databases, certificate authority, keys and state, as of --at or the
+latest moment in the store. Then "atoll up" starts the region. Without REGION the store must have
+exactly one region.
 
-Without --store it takes HOME/backups, the store of "atoll up --backups": on a new machine,
-copy that directory there first. Management clusters that still run join the restored region by
-themselves; a restore that was interrupted begins again.`,
+Without --store the command reads HOME/backups, the store of "atoll up --backups": on a new
+machine, copy that directory there first. Management clusters that still run join the restored
+region by themselves. To continue after an interruption, run the command again.`,
 		Example: `  atoll region restore --home /var/lib/atoll
   atoll region restore eu-west-1 --store /etc/atoll/backups.yaml --at 2027-01-02T15:04:05Z --home /var/lib/atoll
   atoll up --home /var/lib/atoll --detach`,
@@ -38,7 +39,7 @@ themselves; a restore that was interrupted begins again.`,
 		if at != "" {
 			moment, err := time.Parse(time.RFC3339, at)
 			if err != nil {
-				return fmt.Errorf("--at %q is no time such as 2027-01-02T15:04:05Z", at)
+				return fmt.Errorf("--at %q is not a time such as 2027-01-02T15:04:05Z", at)
 			}
 			o.At = moment
 		}

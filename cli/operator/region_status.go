@@ -30,7 +30,7 @@ type regionDrift struct {
 	// Tree is the directory of the configuration that was compared; "" when none was.
 	Tree  string        `json:"tree"`
 	Drift []local.Drift `json:"drift"`
-	// NotRendered are the files of the region that are not as the tree renders them.
+	// NotRendered are the rendered files of the region that differ from a new rendering of the tree.
 	NotRendered []string `json:"notRendered"`
 	// NotApplied are declared values that have no effect on this machine. They are no drift.
 	NotApplied []local.Unapplied `json:"notApplied"`
@@ -95,8 +95,8 @@ func findTree(from, named string) string {
 	return named
 }
 
-// readTree returns what the tree of the configuration declares of a rendered region, nil when it does not declare the
-// region, and the rendered files of the region that are not as the tree renders them.
+// readTree returns the declaration of a rendered region in the tree of the configuration, nil when the tree does not
+// declare the region, and the rendered files of the region that differ from a new rendering of the tree.
 func readTree(dir, from string, rendered gitops.Declaration) (*gitops.Declaration, []string, error) {
 	differences := []string{}
 	fleet, err := gitops.Load(os.DirFS(dir), dir)

@@ -39,7 +39,7 @@ the rollout. docs/rollouts.md describes the file of a rollout.`,
 	return cmd
 }
 
-// rolloutBranch is where a rollout is driven: the flags of the commands that read or write its record.
+// rolloutBranch has the flags that name the clone, the remote and the branch with the record of a rollout.
 type rolloutBranch struct {
 	branch           gitrepo.Branch
 	config, rendered string
@@ -58,7 +58,7 @@ func addBranchFlags(cmd *cobra.Command) *rolloutBranch {
 // driver returns the driver of the rollout in a file of the repository.
 func (b *rolloutBranch) driver(file string) (*rollout.Driver, error) {
 	if file = filepath.ToSlash(filepath.Clean(file)); !fs.ValidPath(file) {
-		return nil, fmt.Errorf("%q is no path in the repository, such as rollouts/atoll-1.5.0.yaml", file)
+		return nil, fmt.Errorf("%q is not a path in the repository, such as rollouts/atoll-1.5.0.yaml", file)
 	}
 	return &rollout.Driver{Repository: b.branch, Health: rollout.Gates{}, File: file, Config: path.Clean(b.config),
 		Rendered: path.Clean(b.rendered)}, nil

@@ -42,7 +42,7 @@ nor the clone has is a mistake.`,
 		if at != "" {
 			var err error
 			if begin, err = time.Parse(time.RFC3339, at); err != nil {
-				return fmt.Errorf("--at %q is no time such as 2026-12-01T08:00:00Z", at)
+				return fmt.Errorf("--at %q is not a time such as 2026-12-01T08:00:00Z", at)
 			}
 		}
 		r, err := readRollout(session, args[0])

@@ -6,8 +6,8 @@ import (
 	"atoll.dev/envelope"
 )
 
-// Keys are the keys with which a service encrypts: those of a file, those of a plugin, or those of a plugin while
-// something is still encrypted with the file's. The KMS of the zero value is nil: the service encrypts nothing.
+// Keys are the keys with which a service encrypts: those of a file, those of a plugin, or both while some content is
+// still encrypted with the file's keys. The KMS of the zero value is nil: the service encrypts nothing.
 type Keys struct {
 	envelope.KMS
 	File   *envelope.KeyFile // nil: none
@@ -36,8 +36,8 @@ func (k Keys) Close() {
 	}
 }
 
-// WithKeyFile returns a KMS that wraps with the plugin, and also unwraps what the keys of a file have wrapped: for a
-// service that goes over from a key file to a plugin.
+// WithKeyFile returns a KMS that wraps with the plugin, and also unwraps data keys that the keys of a file have wrapped.
+// It is for a service that migrates from a key file to a plugin.
 func WithKeyFile(plugin *Plugin, file *envelope.KeyFile) envelope.KMS {
 	return withKeyFile{plugin, file}
 }

@@ -75,8 +75,8 @@ func New(endpoint string) (*Plugin, error) {
 	return &Plugin{endpoint: endpoint, conn: conn, client: kmsv2.NewKeyManagementServiceClient(conn)}, nil
 }
 
-// Open is New, and asks the plugin for its status. The error says what to do when the plugin does not answer or is not
-// well: a process that has nothing in memory cannot work without it.
+// Open calls New and reads the plugin's status. It fails when the plugin does not answer or is not healthy, because a
+// process without data keys in memory cannot work without the plugin. The error names the next step.
 func Open(ctx context.Context, endpoint string) (*Plugin, error) {
 	p, err := New(endpoint)
 	if err != nil {

@@ -156,7 +156,7 @@ func TestI7ALocalClusterIsRevokedAndRejoins(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := r.Atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent does") {
+	if out := r.Atoll("mc", "allow", "management-01"); !strings.Contains(out, "its agent was restarted") {
 		t.Errorf("mc allow: %s", out)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
