@@ -9,8 +9,8 @@ import (
 )
 
 const (
-	// recentSpan is the age up to which a plane's etcd has what it had: its API server compacts what is older than five
-	// minutes.
+	// recentSpan is the age up to which a plane's etcd still has the revision of a second: its API server compacts
+	// revisions that are older than five minutes.
 	recentSpan = 4 * time.Minute
 	// reserve is the memory that a drill leaves to customers' planes.
 	reserve = 256 << 20
@@ -28,11 +28,12 @@ type failure struct {
 	At      time.Time `json:"at"`     // of the drill
 	Second  time.Time `json:"second"` // to which it has restored
 	Message string    `json:"message"`
-	// IsDifferent: the data could be restored, and was not that of the plane. Only a drill that compares clears it.
+	// IsDifferent: the data could be restored and differed from the plane's. Only a drill that compares clears the
+	// failure.
 	IsDifferent bool `json:"is_different,omitempty"`
 }
 
-// state is what the drills of this machine keep over restarts.
+// state is the record of this machine's drills, which Options.File keeps over restarts.
 type state struct {
 	Last      time.Time          `json:"last,omitzero"`      // end of the last drill that has a result
 	Succeeded time.Time          `json:"succeeded,omitzero"` // end of the last one that was a success
@@ -49,8 +50,8 @@ type plan struct {
 // draw returns a random number of at least 0 and less than n.
 type draw func(n int64) int64
 
-// begin returns the state with which a process begins at now. A machine without a drill behind it, and one whose clock
-// was set back, has its first drill in the second half of the interval: machines that start together do not drill
+// begin returns the state with which a process begins at now. A machine that has made no drill yet, and one whose clock
+// was set back, makes its first drill in the second half of the interval: machines that start together should not drill
 // together.
 func (s state) begin(every time.Duration, now time.Time, random draw) state {
 	if s.Last.IsZero() || s.Last.After(now) {
@@ -64,9 +65,9 @@ func (s state) due(every time.Duration, now time.Time) time.Duration {
 	return min(max(every-now.Sub(s.Last), 0), every)
 }
 
-// choose returns the next drill; false when no plane can be drilled. A plane without room for another one of its size
-// is left out. Planes whose last drill failed go first, so that a repaired backup shows soon; but none is drilled twice
-// in a row while there are others.
+// choose returns the next drill; false when no plane can be drilled. It leaves out a plane when the machine has no room
+// for another one of its size. Planes whose last drill failed have priority, so that the repair of a backup is found
+// soon; but no plane is drilled twice in a row while others can be drilled.
 func (s state) choose(list []candidate, available int64, random draw) (plan, bool) {
 	list = slices.DeleteFunc(slices.Clone(list), func(c candidate) bool {
 		return c.Memory+reserve > available || secondsOf(c.Window) == 0
@@ -89,14 +90,14 @@ func (s state) choose(list []candidate, available int64, random draw) (plan, boo
 	f, isFailed := s.Failed[c.ID.String()]
 	switch {
 	case isFailed && !f.IsDifferent && contains(c.Window, f.Second):
-		return plan{c.ID, f.Second}, true // a success with another second shows nothing about this one
+		return plan{c.ID, f.Second}, true // a success with another second would prove nothing about this one
 	case isFailed && f.IsDifferent, random(2) == 0:
 		return plan{c.ID, recentSecond(c.Window, random)}, true
 	}
 	return plan{c.ID, secondAt(c.Window, random(secondsOf(c.Window)))}, true
 }
 
-// recentSecond returns a random second that can be compared with what the plane's etcd had.
+// recentSecond returns a random second of the last recentSpan, whose keys can be compared.
 func recentSecond(w controlplane.BackupWindow, random draw) time.Time {
 	last := w.Stored.Truncate(time.Second)
 	from := last.Add(-recentSpan)
@@ -106,7 +107,7 @@ func recentSecond(w controlplane.BackupWindow, random draw) time.Time {
 	return from.Add(time.Duration(random(int64(last.Sub(from)/time.Second)+1)) * time.Second)
 }
 
-// span returns the first second of a chain, and how many seconds of the window are the chain's.
+// span returns the first second of a chain, and the number of seconds to which the chain restores.
 func span(w controlplane.BackupWindow, i int) (first time.Time, seconds int64) {
 	first = w.Chains[i].Taken.Truncate(time.Second)
 	if !w.Chains[i].EverySecond {
@@ -119,7 +120,7 @@ func span(w controlplane.BackupWindow, i int) (first time.Time, seconds int64) {
 	return first, max(int64(end.Sub(first)/time.Second), 0)
 }
 
-// secondsOf returns how many seconds a window has.
+// secondsOf returns the number of seconds to which a window restores.
 func secondsOf(w controlplane.BackupWindow) (n int64) {
 	for i := range w.Chains {
 		_, seconds := span(w, i)
@@ -128,7 +129,7 @@ func secondsOf(w controlplane.BackupWindow) (n int64) {
 	return n
 }
 
-// secondAt returns a second of a window, which are numbered from 0.
+// secondAt returns the second with a number, from 0, of those to which a window restores.
 func secondAt(w controlplane.BackupWindow, n int64) time.Time {
 	for i := range w.Chains {
 		first, seconds := span(w, i)
@@ -140,7 +141,7 @@ func secondAt(w controlplane.BackupWindow, n int64) time.Time {
 	return w.Stored.Truncate(time.Second)
 }
 
-// contains reports whether a window has a second.
+// contains reports whether a window restores to a second.
 func contains(w controlplane.BackupWindow, second time.Time) bool {
 	for i := range w.Chains {
 		first, seconds := span(w, i)
@@ -162,8 +163,8 @@ func needsNewChain(list []candidate, p plan) bool {
 	return len(chains) > 0 && !p.Second.Before(chains[len(chains)-1].Taken.Truncate(time.Second))
 }
 
-// withoutSecond returns the state after a drill to a moment that no backup has: the window has moved on, or the moment
-// is between two chains. The next drill of a failed backup restores to another one.
+// withoutSecond returns the state after a drill to a moment to which no backup restores: that part of the window has
+// expired, or the moment is between two chains. The next drill of a failed backup restores to another moment.
 func (s state) withoutSecond(p plan) state {
 	f, isFailed := s.Failed[p.Plane.String()]
 	if !isFailed || !f.Second.Equal(p.Second) {
@@ -175,7 +176,7 @@ func (s state) withoutSecond(p plan) state {
 	return s
 }
 
-// result is the result of a drill that says something about the backup.
+// result is the result of a drill that was a success or a failure.
 type result struct {
 	failed     *failure // nil: success
 	isCompared bool

@@ -1,6 +1,6 @@
 // Package drill restores backups of control planes for practice. Every hour it chooses a plane and a second of the
-// plane's window at random, restores the backup into a scratch plane, compares that with what the plane's etcd had,
-// has the scratch plane's API server decrypt all Secrets, and deletes it.
+// plane's window at random, restores the backup into a scratch plane, compares the keys of its etcd with those that the
+// plane's etcd had at that revision, has the scratch plane's API server decrypt all Secrets, and deletes it.
 //
 // The decisions which plane, which second and when are in decide.go; Drills executes them. Hosting shows a failed drill
 // in the status of the HostedCluster. Only cli makes Drills.
@@ -28,8 +28,7 @@ import (
 )
 
 const (
-	// lookAgain is the time until the next look for a plane when none can be drilled, and after a drill without a
-	// result.
+	// lookAgain is the wait before the next attempt when no plane can be drilled, and after a drill without a result.
 	lookAgain = time.Minute
 	// drillLimit bounds one drill.
 	drillLimit = 15 * time.Minute
@@ -43,7 +42,7 @@ type Runtime interface {
 	Discard(id controlplane.ID) (done bool, err error)
 }
 
-// Inventory finds scratch planes, and is the way into them.
+// Inventory lists the planes of this machine, and returns administrators' access to them.
 type Inventory interface {
 	List() []controlplane.ID
 	Client(id controlplane.ID) (controlplane.Admin, error)
@@ -57,13 +56,13 @@ type Planes interface {
 
 // Backups makes and compares the data of scratch planes; backups.Backups implements it.
 type Backups interface {
-	// Drillable returns the windows of the planes that run and whose backup is well.
+	// Drillable returns the windows of the planes that a drill can restore: they run, and their backup is not failing.
 	Drillable() map[controlplane.ID]controlplane.BackupWindow
 	// PrepareScratch makes the data of a scratch plane in its staging directory. Only the error
-	// controlplane.ErrBadBackup says that the backup is bad.
+	// controlplane.ErrBadBackup means that the backup is bad.
 	PrepareScratch(ctx context.Context, scratch controlplane.ID, o controlplane.RestoreOrder) (
 		controlplane.ScratchData, error)
-	// CompareScratch compares what the scratch plane has with what it should have.
+	// CompareScratch compares the keys of the scratch plane's etcd with the expected ones.
 	CompareScratch(ctx context.Context, scratch controlplane.ID, data controlplane.ScratchData) (
 		controlplane.ScratchComparison, error)
 }
@@ -77,7 +76,7 @@ type Options struct {
 	// Renew starts a new chain of a plane's backup. It is called when a drill of the plane's newest chain fails.
 	// Default: nothing.
 	Renew func(controlplane.ID)
-	// Machine returns what the machine has for a scratch plane; default: as the kernel tells.
+	// Machine returns the room that the machine has for a scratch plane; default: read from the kernel.
 	Machine func() (Machine, error)
 
 	Log     *slog.Logger          // default: none
@@ -98,10 +97,10 @@ type Drills struct {
 const (
 	resultSuccess    = "success"
 	resultFailure    = "failure"
-	resultUnfinished = "unfinished" // says nothing about the backup
+	resultUnfinished = "unfinished" // proves nothing about the backup
 )
 
-// New reads the results of earlier drills; without them the drills begin anew. Nothing else happens before Run.
+// New reads the results of earlier drills from Options.File. The drills begin with Run.
 func New(o Options) *Drills {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -146,8 +145,8 @@ func (d *Drills) age() float64 {
 	return time.Since(d.state.Succeeded).Seconds()
 }
 
-// Failure returns why the last drill of a plane's backup failed, for the cluster's owner; "" when it did not. Without
-// drills there is no failure: nothing could clear it.
+// Failure returns the reason why the last drill of a plane's backup failed, for the cluster's owner; "" when it did not
+// fail. When drills are switched off it is "", too: no drill could clear the failure.
 func (d *Drills) Failure(id controlplane.ID) string {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +156,7 @@ func (d *Drills) Failure(id controlplane.ID) string {
 	return d.state.Failed[id.String()].Message
 }
 
-// Forget removes the failure of a plane of which the runtime has nothing any more. It may be repeated.
+// Forget removes the failure of a plane that the runtime has deleted. It may be repeated.
 func (d *Drills) Forget(id controlplane.ID) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -180,8 +179,9 @@ func (d *Drills) write() {
 	}
 }
 
-// Run has drills until ctx ends, and then returns at once: a scratch plane runs on, and the next Run deletes it, also
-// one without drills. The runtime of the planes is open. changed is called after each change of a plane's Failure.
+// Run makes drills until ctx ends, and then returns at once. A scratch plane may run on; the next Run deletes it, also
+// when drills are switched off. The caller has opened the runtime of the planes. Run calls changed after each change of
+// a plane's Failure.
 func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 	random := draw(rand.Int64N)
 	d.discardAll(ctx)
