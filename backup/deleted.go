@@ -141,6 +141,9 @@ func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, no
 // enough. It reports whether it has removed the backups.
 func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now time.Time) (bool, error) {
 	content, err := r.store.Get(ctx, name)
+	if errors.Is(err, ErrNotFound) { // hosting of another management cluster has removed it since the list
+		return false, nil
+	}
 	if err != nil {
 		return false, err
 	}

@@ -189,3 +189,22 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		}
 	})
 }
+
+// Two management clusters with the same store remove the backups of deleted clusters at the same time: the second one
+// finds nothing to do, which is no error.
+func TestATombstoneThatAnotherHasRemovedIsNoError(t *testing.T) {
+	store := newMemoryStore()
+	records := NewRecords(store, testKeys(t))
+	if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now()); err != nil {
+		t.Fatal(err)
+	}
+	removedByAnother := func(p Plane) bool { // it is called between the list and the tombstone's read
+		if err := store.Delete(t.Context(), deletedPrefix+p.String()); err != nil {
+			t.Fatal(err)
+		}
+		return false
+	}
+	if n, err := records.RemoveDeleted(t.Context(), removedByAnother, time.Now()); n != 0 || err != nil {
+		t.Errorf("%d were removed, %v", n, err)
+	}
+}
