@@ -1,6 +1,7 @@
 package operator
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -85,21 +86,31 @@ func regionBackups() *cobra.Command {
 				return err
 			}
 		}
-		windows := []region.Window{}
-		for _, name := range names {
-			more, err := region.Windows(cmd.Context(), store, keys, name)
-			if err != nil {
-				return err
-			}
-			windows = append(windows, more...)
-		}
-		return out.Print(cmd.OutOrStdout(), windows, func(w io.Writer) {
+		windows, failed := allWindows(names, func(name string) ([]region.Window, error) {
+			return region.Windows(cmd.Context(), store, keys, name)
+		})
+		err = out.Print(cmd.OutOrStdout(), windows, func(w io.Writer) {
 			rows := [][]string{{"REGION", "FROM", "TO"}}
 			for _, v := range windows {
 				rows = append(rows, []string{v.Region, v.From.Format(time.RFC3339), v.To.Format(time.RFC3339)})
 			}
 			terminal.Table(w, rows)
 		})
+		return errors.Join(err, failed)
 	}
 	return cmd
+}
+
+// allWindows returns the windows of several regions, and the errors of the regions whose windows cannot be read: they
+// do not keep the others from the list.
+func allWindows(regions []string, read func(name string) ([]region.Window, error)) ([]region.Window, error) {
+	windows, failed := []region.Window{}, []error{}
+	for _, name := range regions {
+		more, err := read(name)
+		if err != nil {
+			failed = append(failed, fmt.Errorf("region %s: %w", name, err))
+		}
+		windows = append(windows, more...)
+	}
+	return windows, errors.Join(failed...)
 }

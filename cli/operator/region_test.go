@@ -1,12 +1,29 @@
 package operator
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"atoll.dev/backup/region"
 	"atoll.dev/cli/terminal"
 )
+
+func TestADamagedRegionHidesNoWindowsOfOthers(t *testing.T) {
+	damaged := errors.New("damaged")
+	windows, err := allWindows([]string{"a", "b", "c"}, func(name string) ([]region.Window, error) {
+		if name == "b" {
+			return nil, damaged
+		}
+		return []region.Window{{Region: name}}, nil
+	})
+	if !errors.Is(err, damaged) || !strings.Contains(err.Error(), "region b") || len(windows) != 2 ||
+		windows[1].Region != "c" {
+		t.Errorf("the windows are %v, %v", windows, err)
+	}
+}
 
 // TestRegionsOfTwoEnvironmentsHaveTwoHomes: the first region of a name has the short path, one of another environment a
 // path with its environment, which it keeps when the first is purged.
