@@ -36,8 +36,8 @@ func (k Keys) Close() {
 	}
 }
 
-// WithKeyFile returns a KMS that wraps with the plugin, and also unwraps data keys that the keys of a file have wrapped.
-// It is for a service that migrates from a key file to a plugin.
+// WithKeyFile returns a KMS that wraps with the plugin, and also unwraps data keys that the keys of a file have
+// wrapped. It is for a service that migrates from a key file to a plugin.
 func WithKeyFile(plugin *Plugin, file *envelope.KeyFile) envelope.KMS {
 	return withKeyFile{plugin, file}
 }

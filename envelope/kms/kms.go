@@ -58,8 +58,8 @@ type Plugin struct {
 	problem  atomic.Pointer[error] // of the last call; nil: the plugin has answered it
 }
 
-// New returns the plugin at an endpoint, unix:///PATH, without a call of it, for a service that has other work while the
-// plugin does not answer. The error is about the endpoint.
+// New returns the plugin at an endpoint, unix:///PATH, without a call of it, for a service that has other work while
+// the plugin does not answer. The error is about the endpoint.
 func New(endpoint string) (*Plugin, error) {
 	path, isUnix := strings.CutPrefix(endpoint, "unix://")
 	if !isUnix || !filepath.IsAbs(path) {
