@@ -40,8 +40,8 @@ const (
 	longPause  = 5 * time.Minute
 )
 
-// clockPause is the time between two looks at the clock while a token is valid. A timer for half a day would stand
-// still while the machine is suspended, and the token would expire meanwhile.
+// clockPause is how often sleep reads the clock. One timer for half a day would stop while the machine is suspended,
+// and the token would expire meanwhile.
 const clockPause = time.Minute
 
 // Request requests a token of a service account that is valid for Life. Each call returns another token.
@@ -97,8 +97,9 @@ type Account struct {
 	token  atomic.Pointer[string] // the present one; nil: the file has no token that can be renewed
 }
 
-// Open reads a kubeconfig file; without one it takes what a kubelet gives to this pod. A configuration with another
-// proof than a bound token, such as a certificate or a token file, is used as it is.
+// Open reads a kubeconfig file. When file is "", it uses the service account of the pod in which the process runs. A
+// kubeconfig with another credential than a bound token, such as a certificate or a token file, is used as it is:
+// nothing is renewed.
 func Open(file string) (*Account, error) {
 	if file == "" {
 		config, err := rest.InClusterConfig()
@@ -168,7 +169,7 @@ func (a *Account) Renew(ctx context.Context, log *slog.Logger) error {
 		case err == nil:
 			wait, pause = a.halfLife(), firstPause
 			continue
-		case a.readNewer(): // of another bootstrap
+		case a.readNewer(): // a token that another bootstrap wrote
 			wait, pause = firstPause, firstPause
 			continue
 		}
@@ -212,7 +213,8 @@ func (a *Account) readNewer() (isNewer bool) {
 	return true
 }
 
-// untilRenewal returns when half of the present token's life has passed. ok is false when it cannot be renewed.
+// untilRenewal returns how long it takes until half of the present token's life has passed; a negative time when it
+// has. ok is false when the token cannot be renewed.
 func (a *Account) untilRenewal(now time.Time) (wait time.Duration, ok bool) {
 	token := a.token.Load()
 	if token == nil {

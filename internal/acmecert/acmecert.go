@@ -30,12 +30,12 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// Options of certificates. All fields are needed but where a default is said.
+// Options of certificates. All fields are required, except those with a default.
 type Options struct {
 	Directory string   // URL of the ACME server
 	Names     []string // a certificate is ordered for each
 	// Cache is a directory for the account's key, certificates and challenges, which only this user may read. Replicas
-	// share it, because the ACME server may ask another one than the one that ordered.
+	// share it, because the ACME server may send its challenge to another replica than the one that ordered.
 	Cache string
 	Email string // of the account; default none
 	Roots string // PEM file of the CAs that the ACME server's own certificate is from; default the system's
@@ -48,7 +48,7 @@ type Options struct {
 type Certificates struct {
 	o         Options
 	manager   *autocert.Manager
-	lookEvery time.Duration // for a renewed certificate, in memory
+	pollEvery time.Duration // pollInterval; a test sets another
 	expires   *prometheus.GaugeVec
 	failed    prometheus.Counter
 
@@ -57,7 +57,7 @@ type Certificates struct {
 }
 
 const (
-	lookEvery    = time.Minute      // for a renewed certificate, in memory
+	pollInterval = time.Minute      // between two calls that ask the manager for its certificate; it renews by itself
 	firstBackOff = 30 * time.Second // after a failure; it doubles
 	lastBackOff  = time.Hour        // Let's Encrypt accepts five failures of a name in an hour
 	httpTimeout  = 30 * time.Second
@@ -103,7 +103,7 @@ func New(o Options) (*Certificates, error) {
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 		client.Transport = transport
 	}
-	c := &Certificates{o: o, lookEvery: time.Minute, current: map[string]*tls.Certificate{}, manager: &autocert.Manager{
+	c := &Certificates{o: o, pollEvery: pollInterval, current: map[string]*tls.Certificate{}, manager: &autocert.Manager{
 		Prompt: autocert.AcceptTOS, Cache: autocert.DirCache(o.Cache), HostPolicy: autocert.HostWhitelist(o.Names...),
 		Client: &acme.Client{DirectoryURL: o.Directory, HTTPClient: client, UserAgent: "atoll"}, Email: o.Email,
 	}}
@@ -131,7 +131,7 @@ func (c *Certificates) Run(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// keep gets the certificate of one name, and those that renew it, until ctx ends.
+// keep serves the certificate of one name, and each certificate that replaces it, until ctx ends.
 func (c *Certificates) keep(ctx context.Context, name string) {
 	for backOff := time.Duration(0); ; {
 		updated := make(chan error, 1)
@@ -142,7 +142,7 @@ func (c *Certificates) keep(ctx context.Context, name string) {
 		case <-ctx.Done():
 			return
 		}
-		wait := c.lookEvery
+		wait := c.pollEvery
 		if err == nil {
 			backOff = 0
 		} else {
@@ -184,9 +184,9 @@ func (c *Certificates) update(name string) error {
 	return nil
 }
 
-// Config returns a copy of a server's configuration that shows a certificate of ACME to clients that ask for its name,
-// answers challenges of the ACME server, and is the server's own for all others. A certificate that has expired is
-// not shown.
+// Config returns a copy of a server's configuration. A client that asks for a name of Options.Names gets the ACME
+// certificate of the name, unless that has expired; the ACME server gets the answer to its challenge; all other clients
+// get the server's own certificate.
 func (c *Certificates) Config(server *tls.Config) *tls.Config {
 	withNames := certfile.WithCertificate(server, func(name string) *tls.Certificate {
 		c.mu.Lock()

@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,6 +27,7 @@ import (
 	"github.com/miekg/dns"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
+	"golang.org/x/crypto/acme/autocert"
 )
 
 const (
@@ -33,7 +35,7 @@ const (
 	name      = "api.eu-1.example.com"
 )
 
-// acmeServer is Pebble, the ACME server of Let's Encrypt for tests, in this process. It looks for challenges at the
+// acmeServer is Pebble, the ACME server of Let's Encrypt for tests, in this process. It sends its challenges to the
 // listener gateway, whatever the name.
 type acmeServer struct {
 	directory, caFile string
@@ -100,8 +102,34 @@ func (s *acmeServer) open(t *testing.T, cache string, names ...string) *Certific
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.lookEvery = 10 * time.Millisecond
+	c.pollEvery = 10 * time.Millisecond
+	written := &closableCache{Cache: c.manager.Cache}
+	c.manager.Cache = written
+	t.Cleanup(written.close)
 	return c
+}
+
+// closableCache refuses to write after close. The manager renews certificates in goroutines that do not end with the
+// test; without it they may write into the test's directory while that is removed.
+type closableCache struct {
+	autocert.Cache
+	mu     sync.Mutex
+	closed bool
+}
+
+func (c *closableCache) Put(ctx context.Context, key string, data []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return errors.New("the test has ended")
+	}
+	return c.Cache.Put(ctx, key, data)
+}
+
+func (c *closableCache) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.closed = true
 }
 
 // run runs the certificates until the test ends.
@@ -129,7 +157,7 @@ func (s *acmeServer) shown(t *testing.T, name string, protocols ...string) *x509
 	return conn.ConnectionState().PeerCertificates[0]
 }
 
-// await waits for a certificate of the ACME server that is not the one of before, and returns it.
+// await waits until the server shows a certificate of the ACME server other than before, and returns it.
 func (s *acmeServer) await(t *testing.T, name string, before *x509.Certificate) *x509.Certificate {
 	t.Helper()
 	for end := time.Now().Add(hangLimit); ; <-time.After(20 * time.Millisecond) {
@@ -211,8 +239,8 @@ func TestACertificateIsRenewed(t *testing.T) {
 	s.await(t, name, first)
 }
 
-// A handshake begins no order and waits for none: not for a name of the region whose order fails, nor with the
-// challenge's protocol, whatever the name.
+// A handshake orders no certificate and waits for none: neither for one of Options.Names, nor with the challenge's
+// protocol for any name.
 func TestStrangersOrderNothing(t *testing.T) {
 	s := startACME(t, 24*time.Hour)
 	c := s.open(t, filepath.Join(t.TempDir(), "acme"), name)

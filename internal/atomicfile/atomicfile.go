@@ -24,7 +24,7 @@ import (
 const (
 	// TempPrefix begins the names of temporary files.
 	TempPrefix = ".tmp-"
-	// SweepTemp removes temporary files older than tempAge: their writer was killed.
+	// tempAge is the age after which SweepTemp removes a temporary file: its writer was killed.
 	tempAge = time.Hour
 )
 

@@ -22,8 +22,8 @@ type Pair struct {
 
 	mu      sync.Mutex
 	current *tls.Certificate
-	seen    contentHash // that current, or the last failure, is from
-	checked time.Time
+	seen    contentHash // of the files when they were last read
+	checked time.Time   // when they were last read
 }
 
 // contentHash is a hash of the content of both files. The zero value means that the files cannot be read. Sizes and
@@ -44,44 +44,45 @@ func Open(certificate, key string, log *slog.Logger) (*Pair, error) {
 }
 
 // Config returns a copy of a server's configuration that shows this certificate to clients that ask for one
-// of its names, and the server's own to all others. A name needs a certificate for it exactly: a client
-// without a name gets the server's own.
+// of its names, and the server's own certificate to all others, also to a client that asks for no name.
 func (p *Pair) Config(server *tls.Config) *tls.Config {
 	return WithCertificate(server, func(string) *tls.Certificate { return p.Certificate() })
 }
 
-// WithCertificate returns a copy of a server's configuration that shows the result of find to clients that ask for a
-// name that it is for, and the server's own to all others. find gets the name, and returns nil when it has none.
+// WithCertificate returns a copy of a server's configuration that shows further certificates. find gets the name that a
+// client asks for, and returns a certificate or nil. A client gets that certificate when it is valid for the name, and
+// the server's own certificate otherwise.
 func WithCertificate(server *tls.Config, find func(name string) *tls.Certificate) *tls.Config {
 	c := server.Clone()
 	inner := server.GetConfigForClient
 	c.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
-		of := server
+		config := server
 		if inner != nil {
 			chosen, err := inner(hello)
 			if err != nil {
 				return nil, err
 			}
 			if chosen != nil {
-				of = chosen
+				config = chosen
 			}
 		}
 		if hello.ServerName == "" {
-			return of, nil
+			return config, nil
 		}
-		own := find(hello.ServerName)
-		if own == nil || own.Leaf.VerifyHostname(hello.ServerName) != nil {
-			return of, nil
+		found := find(hello.ServerName)
+		if found == nil || found.Leaf.VerifyHostname(hello.ServerName) != nil {
+			return config, nil
 		}
-		of = of.Clone()
-		of.Certificates, of.GetCertificate = nil, func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return own, nil }
-		return of, nil
+		config = config.Clone()
+		config.Certificates = nil
+		config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return found, nil }
+		return config, nil
 	}
 	return c
 }
 
-// Certificate returns the certificate of the files. When the new content is no good, or only one of the files
-// is new yet, it returns the last good one and logs the reason once.
+// Certificate returns the certificate of the files. When their new content is invalid, or only one of the files has
+// been replaced yet, it returns the last valid certificate and logs the reason once.
 func (p *Pair) Certificate() *tls.Certificate {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -97,7 +98,7 @@ func (p *Pair) Certificate() *tls.Certificate {
 	return p.current
 }
 
-// load reads the files, and replaces the certificate when they have changed and are good. Errors never
+// load reads the files, and replaces the certificate when they have changed and are valid. Errors never
 // contain the key.
 func (p *Pair) load() error {
 	var content [2][]byte

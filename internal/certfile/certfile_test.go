@@ -63,8 +63,8 @@ func (f files) write(t *testing.T, cert, key []byte) {
 	}
 }
 
-// again makes the next use look at the files, as after a second.
-func (p *Pair) again() {
+// expireCheck makes the next call of Certificate read the files, as after a second.
+func (p *Pair) expireCheck() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.checked = time.Time{}
@@ -85,7 +85,7 @@ func TestAChangedCertificateIsServedAndABadOneIsNot(t *testing.T) {
 	}
 	serves := func(serial int64, when string) {
 		t.Helper()
-		p.again()
+		p.expireCheck()
 		if got := p.Certificate().Leaf.SerialNumber.Int64(); got != serial {
 			t.Errorf("%s: serves %d, want %d", when, got, serial)
 		}

@@ -21,8 +21,8 @@ func items(m map[string]string) []Item {
 	return list
 }
 
-// TestDifferingBucketsContainAllDifferences: whatever two sides have, equal roots
-// mean equal sets, and else everything that differs is in a bucket that does.
+// TestDifferingBucketsContainAllDifferences: for any two sets, equal roots mean equal
+// sets, and each item that differs is in a bucket that Differing returns.
 func TestDifferingBucketsContainAllDifferences(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		ours, theirs := drawItems(t, "ours"), drawItems(t, "theirs")
@@ -48,7 +48,7 @@ func TestDifferingBucketsContainAllDifferences(t *testing.T) {
 			}
 		}
 		if same := Root(items(ours)) == Root(items(theirs)); same != (len(differ) == 0) {
-			t.Fatalf("roots alike: %v; %d things differ", same, len(differ))
+			t.Fatalf("the roots are equal: %v; %d items differ", same, len(differ))
 		}
 		if len(differ) == 0 {
 			return
@@ -59,11 +59,11 @@ func TestDifferingBucketsContainAllDifferences(t *testing.T) {
 		}
 		for _, id := range differ {
 			if !slices.Contains(buckets, Bucket(id, bits)) {
-				t.Fatalf("%s differs, its bucket does not", id)
+				t.Fatalf("item %s differs, and its bucket %d is not returned", id, Bucket(id, bits))
 			}
 		}
 		if len(buckets) > len(differ) {
-			t.Fatalf("%d buckets for %d things", len(buckets), len(differ))
+			t.Fatalf("%d buckets for %d items", len(buckets), len(differ))
 		}
 	})
 }
@@ -77,12 +77,12 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
-func TestEqualEntriesHaveEqualHashes(t *testing.T) {
+func TestDifferentItemsHaveDifferentRoots(t *testing.T) {
 	if Root([]Item{{"a", "bc"}}) == Root([]Item{{"ab", "c"}}) {
 		t.Error("an id and its value run into each other")
 	}
 	if Root(nil) == Root([]Item{{"", ""}}) {
-		t.Error("nothing and an empty thing are alike")
+		t.Error("no item and an empty item have one root")
 	}
 }
 
@@ -96,7 +96,7 @@ func TestHashesOfAnotherSizeAreRefused(t *testing.T) {
 			t.Errorf("%d bytes, %d bits: %v", len(c.hashes), c.bits, err)
 		}
 	}
-	// Wrong hashes of the right size only make more of it.
+	// Equal hashes are no error: Differing returns all buckets.
 	if b, err := Differing(make([]byte, 16), make([]byte, 16), 1); err != nil || len(b) != 2 {
 		t.Errorf("%v %v", b, err)
 	}

@@ -25,12 +25,12 @@ func ItemsOf(states []work.WorkState) []Item {
 	return items
 }
 
-// pieceBytes bounds a message of works, well below the smallest broker limit (AWS IoT
+// maxMessage bounds a message of works, in bytes, well below the smallest broker limit (AWS IoT
 // Core: 128 KB).
-const pieceBytes = 96 << 10
+const maxMessage = 96 << 10
 
 // SplitWorks distributes the works of the given buckets to messages. All works of a bucket
-// are in the same message. Empty buckets are in a message, too.
+// are in the same message. A message lists its empty buckets, too.
 func SplitWorks(states []work.WorkState, bits int, buckets []int) []work.BucketWorks {
 	in := make(map[int][]work.WorkState, len(buckets))
 	for _, b := range buckets {
@@ -43,23 +43,23 @@ func SplitWorks(states []work.WorkState, bits int, buckets []int) []work.BucketW
 		}
 	}
 	const overhead = len(`{"id":"","v":12345678,"d":true,"l":"01234567","s":"0123456789abcdef"},`)
-	var pieces []work.BucketWorks
-	piece, size := work.BucketWorks{Bits: bits}, 0
+	var messages []work.BucketWorks
+	message, size := work.BucketWorks{Bits: bits}, 0
 	for _, b := range buckets {
 		n := 8
 		for _, w := range in[b] {
 			n += len(w.ID) + overhead
 		}
-		if len(piece.Buckets) > 0 && size+n > pieceBytes {
-			pieces = append(pieces, piece)
-			piece, size = work.BucketWorks{Bits: bits}, 0
+		if len(message.Buckets) > 0 && size+n > maxMessage {
+			messages = append(messages, message)
+			message, size = work.BucketWorks{Bits: bits}, 0
 		}
-		piece.Buckets = append(piece.Buckets, b)
-		piece.Works = append(piece.Works, in[b]...)
+		message.Buckets = append(message.Buckets, b)
+		message.Works = append(message.Works, in[b]...)
 		size += n
 	}
-	if len(piece.Buckets) > 0 {
-		pieces = append(pieces, piece)
+	if len(message.Buckets) > 0 {
+		messages = append(messages, message)
 	}
-	return pieces
+	return messages
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// CheckCheckout refuses a checkout whose files differ from head, the newest commit of the branch, in a way that the
-// branch will not have: with changes that are not committed below the paths, or with commits that are not pushed. The
-// error begins with the file and line of the first difference. A bare clone has no checkout.
+// CheckCheckout returns ErrDirty for a checkout that has changes below the paths that are not committed, or commits
+// that are not in head, the newest commit of the branch. The error begins with the file and line of the first
+// difference. A bare clone has no checkout, and the error is nil.
 func (b Branch) CheckCheckout(ctx context.Context, head string, paths ...string) error {
 	bare, err := b.git(ctx, nil, "rev-parse", "--is-bare-repository")
 	if err != nil || strings.TrimSpace(string(bare)) == "true" {
@@ -47,8 +47,8 @@ func (b Branch) CheckCheckout(ctx context.Context, head string, paths ...string)
 }
 
 // FirstChange returns the file and line, FILE:LINE, of the first difference between two commits, which are A..B, or
-// A...B for what B has changed since both were one. The line is that of B, or of A where B has no such file. Without
-// paths it is one of any file. It is "" when no file differs, and when Git cannot say.
+// A...B for the changes of B since the last common commit of both. The line is that of B, or of A where B has no such
+// file. Without paths any file counts. The result is "" when no file differs, and when git fails.
 func (b Branch) FirstChange(ctx context.Context, commits string, paths ...string) string {
 	names, err := b.git(ctx, nil, append([]string{"diff", "--name-only", "-z", "--no-renames", "--no-relative",
 		"--end-of-options", commits, "--"}, fromTop(paths)...)...)

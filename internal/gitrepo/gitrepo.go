@@ -1,8 +1,8 @@
 // Package gitrepo reads a branch of a remote Git repository and adds commits to it, without the files of a checkout.
 //
 // It runs the program git, so it has the credentials, proxies and keys that git has on this machine. A commit is added
-// by comparing and swapping: the remote refuses it unless the branch is still where the commit begins. So of several
-// writers one wins, and the others get ErrStale.
+// by comparing and swapping: the remote refuses it unless the branch is still at the commit's parent. So of several
+// writers one succeeds, and the others get ErrStale.
 //
 // It imports nothing of Atoll.
 package gitrepo
@@ -21,7 +21,7 @@ import (
 )
 
 var (
-	// ErrStale: the branch is not where the commit begins. Read it again.
+	// ErrStale: the branch is not at the commit's parent. Read it again.
 	ErrStale = errors.New("the branch has moved")
 	// ErrRefused: the remote refuses the commit, such as by a hook or a protection of the branch. Another try has the
 	// same answer.
@@ -162,7 +162,7 @@ func (b Branch) Add(ctx context.Context, parent string, files map[string][]byte,
 	return "", refusal
 }
 
-// isLocked reports whether the remote could not lock the branch: another writer is at work, or has left its lock.
+// isLocked reports whether the remote could not lock the branch: another writer holds the lock, or was killed with it.
 func isLocked(text string) bool {
 	return slices.ContainsFunc([]string{"failed to update ref", "cannot lock ref", "failed to lock"},
 		func(part string) bool { return strings.Contains(text, part) })

@@ -15,8 +15,9 @@ import (
 // does not have, and changes no reference. A remote that does not answer, and a Branch without a remote, leave the tags
 // and the remote-tracking branches of the clone.
 //
-// note continues the sentence "the revision is": it has the commit when it is that of the clone, and the reason when
-// files is nil, since nobody has the commit. The error is one of reading; another try may succeed.
+// note continues the sentence "the revision is". It is "" when the files are those of the remote, it has the commit
+// when they are those of the clone, and it has the reason when files is nil: neither the remote nor the clone has the
+// commit. The error is one of reading; another try may succeed.
 func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string) (files fs.FS, note string, err error) {
 	commit, note, err := b.pinnedCommit(ctx, revision)
 	switch {
@@ -29,20 +30,21 @@ func (b Branch) PinnedTree(ctx context.Context, revision string, paths []string)
 	return files, note, err
 }
 
-// isAnswer reports whether git has ended by itself with an error, or is not installed. Git that something has stopped
-// gives no answer.
+// isAnswer reports whether git has ended by itself with an error, or is not installed. A git process that was killed
+// is no answer.
 func isAnswer(err error) bool {
 	failed, is := errors.AsType[*exec.ExitError](err)
 	return is && failed.ExitCode() > 0 || errors.Is(err, exec.ErrNotFound)
 }
 
-// notChecked returns the note for a commit that nobody has.
+// notChecked returns the note for a commit that neither the remote nor the clone has.
 func notChecked(reason string) string { return "not checked: " + oneLine(reason) }
 
 // oneLine returns a text, such as an error of git, on one line.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
-// pinnedCommit returns the commit of a revision, which the clone has then. It is "" when nobody has it.
+// pinnedCommit returns the commit of a revision, and fetches it if the clone does not have it. It is "" when neither
+// the remote nor the clone has it.
 func (b Branch) pinnedCommit(ctx context.Context, revision string) (commit, note string, err error) {
 	if isFullHash(revision) {
 		if commit, err = b.commitOfHash(ctx, revision); err != nil || commit != "" {
@@ -73,7 +75,7 @@ func (b Branch) pinnedCommit(ctx context.Context, revision string) (commit, note
 }
 
 // clonedCommit returns the commit of a tag, a remote-tracking branch or a hash of the clone. reason is why the remote
-// does not count.
+// was not used.
 func (b Branch) clonedCommit(ctx context.Context, revision, reason string) (commit, note string, err error) {
 	names := []string{"refs/tags/" + revision, "refs/remotes/" + cmp.Or(b.Remote, "origin") + "/" + revision}
 	listed, err := b.git(ctx, nil, append([]string{"for-each-ref", "--format=%(refname)"}, names...)...)
@@ -99,7 +101,7 @@ func (b Branch) clonedCommit(ctx context.Context, revision, reason string) (comm
 	return commit, fmt.Sprintf("checked at the clone's commit %.12s, since %s", commit, oneLine(reason)), nil
 }
 
-// fetchedCommit returns a commit that a reference of the remote has, after it is in the clone.
+// fetchedCommit returns a commit that a reference of the remote has, and fetches it if the clone does not have it.
 func (b Branch) fetchedCommit(ctx context.Context, reference, commit string) (fetched, note string, err error) {
 	if fetched, err = b.commitOfHash(ctx, commit); err != nil || fetched != "" {
 		return fetched, "", err

@@ -21,7 +21,7 @@ type Type struct {
 // Default is the type of a node pool that names none.
 const Default = "m6a.xlarge"
 
-// family is a line of types that have the same memory for each vCPU.
+// family is a group of types that have the same memory for each vCPU.
 type family struct {
 	name   string
 	arch   string

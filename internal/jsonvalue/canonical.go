@@ -49,8 +49,8 @@ func AppendCanonical(b []byte, v any) []byte {
 	return append(b, "null"...)
 }
 
-// AppendCanonicalText appends the canonical form of a JSON text: that of AppendCanonical for the result of Decode. It
-// makes no value of the usual forms. Errors are those of Decode, and b is then unchanged.
+// AppendCanonicalText appends the canonical form of a JSON text: that of AppendCanonical for the result of Decode. For
+// usual texts it decodes no value. Errors are those of Decode, and b is then unchanged.
 func AppendCanonicalText(b, text []byte) ([]byte, error) {
 	c := canonizer{decoder{data: text}}
 	if longer, ok := c.append(b, 0); ok && c.next() == 0 && c.at == len(text) {
@@ -67,7 +67,7 @@ func AppendCanonicalText(b, text []byte) ([]byte, error) {
 // read: texts with escapes or with characters outside of ASCII, and what decoder does not read.
 type canonizer struct{ decoder }
 
-// append reads a value within depth others.
+// append reads a value that is nested in depth others.
 func (c *canonizer) append(b []byte, depth int) ([]byte, bool) {
 	if depth > maxFastDepth {
 		return b, false

@@ -12,8 +12,8 @@ import (
 // Decode decodes one JSON value. Malformed JSON, and text after the value, are errors. The result shares no memory
 // with data.
 //
-// Each change of a resource decodes its spec, so Decode reads the usual forms without encoding/json, which reads each
-// text twice. For other text, malformed text included, the result is that of encoding/json.
+// Each change of a resource decodes its spec, so Decode reads usual texts without encoding/json, which reads each
+// text twice. For other texts, malformed ones included, the result is that of encoding/json.
 func Decode(data []byte) (any, error) {
 	d := decoder{data: data}
 	if v, ok := d.value(0); ok && d.next() == 0 && d.at == len(data) {
@@ -65,7 +65,7 @@ func (d *decoder) take(c byte) bool {
 	return true
 }
 
-// value reads a value within depth others.
+// value reads a value that is nested in depth others.
 func (d *decoder) value(depth int) (any, bool) {
 	if depth > maxFastDepth {
 		return nil, false

@@ -70,8 +70,8 @@ func Start(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// listenOutsideEphemeral listens on a port that the system gives to no outgoing connection and to no listener that
-// wants any port. So no other process takes it between this listener's end and Mosquitto's start.
+// listenOutsideEphemeral listens on a port outside the range that the system assigns to outgoing connections and to
+// listeners on port 0. So no other process gets the port between this listener's end and Mosquitto's start.
 func listenOutsideEphemeral() (l net.Listener, err error) {
 	for range 1000 {
 		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {

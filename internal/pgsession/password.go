@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// otherParameters are the names of the parameters that the database driver knows, but for those with passwords.
+// otherParameters are the names of the parameters that the database driver knows, without those that have passwords.
 var otherParameters = []string{"host", "port", "dbname", "user", "passfile", "connect_timeout", "ssl",
 	"sslmode", "sslkey",
 	"sslcert", "sslcertmode", "sslrootcert", "sslnegotiation", "sslsni", "krbspn", "krbsrvname", "target_session_attrs",

@@ -27,7 +27,7 @@ type Settings map[string]string
 // defaults are the settings that all sessions have, unless Configure is given another value.
 var defaults = Settings{
 	// Statements are short, and the feed's are planned with enable_seqscan off, which makes their estimated cost
-	// astronomic: a server that may compile them does so at every poll, for 1 to 3 s each.
+	// very high: a server that may compile them does so at every poll, for 1 to 3 s each.
 	"jit": "off",
 
 	// Plans are made from the statistics. An owner who switched a method off for another program does not know ours.
@@ -41,8 +41,8 @@ var defaults = Settings{
 	"enable_sort":             "on",
 	"enable_incremental_sort": "on",
 
-	// "begin" means this. Statements retry a conflict of their own row only, so serialization
-	// failures would reach callers.
+	// The isolation level of a plain "begin". Statements retry a conflict of their own row only, so at another level
+	// serialization failures would reach callers.
 	"default_transaction_isolation":  "read committed",
 	"default_transaction_deferrable": "off",
 

@@ -37,8 +37,8 @@ var shared struct {
 }
 
 // DSN returns the DSN of a fresh, empty database that is dropped when the test ends. The shared server has PostgreSQL's
-// default settings, but for its socket, its log and its number of connections, and it does not fsync: what survives a
-// crash of the machine is nothing that a test could check.
+// default settings, but for its socket, its log and its number of connections, and it does not fsync, because no test
+// can crash the machine.
 func DSN(t testing.TB) string {
 	t.Helper()
 	skipShort(t)

@@ -32,7 +32,6 @@ func TestEachTestHasADatabaseOfItsOwn(t *testing.T) {
 func TestAPrivateServerKeepsItsDataAfterAKill(t *testing.T) {
 	s := pgtest.StartServer(t)
 	dsn := pgtest.NewDatabase(t, s.Cluster)
-	query(t, dsn, "with x as (select 1) select 'made'")
 	conn, err := pgx.Connect(context.Background(), dsn)
 	if err != nil {
 		t.Fatal(err)

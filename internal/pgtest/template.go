@@ -51,7 +51,8 @@ func saveTemplate(c *postgres.Cluster) {
 	}
 }
 
-// templateOf returns the place of the template for the programs of a cluster and for this user, "" when there is none.
+// templateOf returns the path of the template for the programs of a cluster and for this user, whether it exists or
+// not. It is "" when the user has no cache directory, or the programs are not installed.
 func templateOf(c *postgres.Cluster) string {
 	cache, err := os.UserCacheDir()
 	if err != nil {

@@ -49,7 +49,7 @@ var installDirs = []string{
 	"/Applications/Postgres.app/*/*/*/bin/", // Postgres.app
 }
 
-// Find returns the findNewest installed PostgreSQL of at least MinVersion. It looks at PATH, at the places where
+// Find returns the newest installed PostgreSQL of at least MinVersion. It looks at PATH, at the places where
 // distributions put it, and asks pg_config. Without one, the error wraps ErrNotFound and names the package to install,
 // and the setting that keeps the package from starting a server of its own.
 func Find() (Binaries, error) {

@@ -67,7 +67,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 		if got := <-changes; (got == ReadOnly) != full {
 			t.Fatal(got)
 		}
-		for refused() != full { // a session learns of it a moment later
+		for refused() != full { // a session reads the new setting a moment later
 		}
 		var n int
 		if err := conn.QueryRow(withTimeLimit(t), "select count(*) from t").Scan(&n); err != nil {

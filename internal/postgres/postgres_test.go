@@ -117,18 +117,18 @@ func TestDurabilityAndEncodingHaveTheRequiredValues(t *testing.T) {
 func TestInitIsIdempotentAndKeepsTheData(t *testing.T) {
 	c := cluster(t)
 	p := started(t, c)
-	if _, err := ask(t, c.DSN("postgres", Superuser), "create table kept as select 1; select 'x'"); err == nil {
-		t.Fatal("two statements in one")
-	}
-	before, err := ask(t, c.DSN("postgres", Superuser), "select system_identifier::text from pg_control_system()")
+	conn, err := pgx.Connect(withTimeLimit(t), c.DSN("postgres", Superuser))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer conn.Close(context.Background())
+	if _, err := conn.Exec(withTimeLimit(t), "create table kept as select 'yes' as answer"); err != nil {
+		t.Fatal(err)
+	}
 	p.Stop()
-	started(t, c)
-	after, err := ask(t, c.DSN("postgres", Superuser), "select system_identifier::text from pg_control_system()")
-	if err != nil || before != after {
-		t.Fatal(before, after, err)
+	started(t, c) // Init and Start again
+	if got, err := ask(t, c.DSN("postgres", Superuser), "select answer from kept"); err != nil || got != "yes" {
+		t.Fatal(got, err)
 	}
 }
 
@@ -241,9 +241,9 @@ func TestOnlyItsOwnerConnectsToADatabase(t *testing.T) {
 	if got, err := ask(t, c.DSN("clm", "clm"), "select current_user::text"); err != nil || got != "clm" {
 		t.Fatal(got, err)
 	}
-	if _, err := ask(t, c.DSN("clm", "clm"),
-		"with x as (select 1) select has_schema_privilege('public', 'create')::text"); err != nil {
-		t.Fatal(err)
+	if got, err := ask(t, c.DSN("clm", "clm"),
+		"select has_schema_privilege('public', 'create')::text"); err != nil || got != "true" {
+		t.Fatal(got, err)
 	}
 	if _, err := ask(t, c.DSN("clm", "maestro"), "select 1::text"); err == nil || !strings.Contains(err.Error(),
 		"permission denied") {

@@ -41,8 +41,8 @@ func (c *Cluster) Command() (*exec.Cmd, error) {
 
 // Prepare makes the data directory ready for a start after any kind of end, kill -9 and power loss included. It
 // returns a *RunningError when a server runs on it (adopt that one). Otherwise it waits for the orphaned sessions of a
-// dead server, ends them after 0.4 s, and removes lock files whose process has ended or is
-// another program by now: PostgreSQL itself takes any process with that pid for a running server.
+// dead server, which get SIGQUIT after 0.4 s and SIGKILL after 2 s. Then it removes lock files whose process has ended
+// or is another program by now: PostgreSQL itself takes any process with that pid for a running server.
 func (c *Cluster) Prepare(ctx context.Context) error {
 	if _, err := c.fillDefaults(); err != nil {
 		return err

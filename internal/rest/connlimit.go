@@ -49,16 +49,17 @@ func SourceOf(remoteAddr string) netip.Prefix {
 	return source
 }
 
-// ErrEvicted is the error of a quiet connection that the limiter closed in favour of a new one.
+// ErrEvicted is the error of a quiet connection that the limiter closed to make room for a new one.
 var ErrEvicted = errors.New("the connection gave its place to a new one")
 
-// connLimiter counts the connections of one listener. A connection is quiet while it has no
-// request of a proven sender: its TLS handshake or its headers are not complete, it is idle between
-// two requests, or no handler has called KeepConnection for its requests yet. When a limit is
-// reached, a new connection takes the place of the connection that has been quiet longest: of the
-// same source, or, at the limit of all, of the source with the most quiet connections. So neither
-// half-open connections nor bodies of strangers that never come keep somebody out. Without a quiet
-// connection the new one is closed.
+// connLimiter counts the connections of one listener. A sender is proven when the service has
+// authenticated it. A connection is quiet while it has no request of a proven sender: its TLS
+// handshake or its headers are not complete, it is idle between two requests, or no handler has
+// called KeepConnection for its requests yet. When a limit is reached, the limiter closes the
+// connection that has been quiet longest and admits the new one: at the limit of a source it takes a
+// connection of that source, at the limit of all one of the source with the most quiet connections.
+// So neither half-open connections nor unproven senders that withhold a body block other clients.
+// When there is no quiet connection, the limiter closes the new one.
 type connLimiter struct {
 	limits ConnLimits
 
@@ -137,12 +138,12 @@ func (l *connLimiter) admit(conn net.Conn) net.Conn {
 		of = &sourceConns{}
 		l.sources[source] = of
 	}
-	var victims []*limitedConn
+	var evicted []*limitedConn // nil where there was no quiet connection
 	if l.limits.PerSource > 0 && of.open >= l.limits.PerSource {
-		victims = append(victims, l.takeQuiet(of))
+		evicted = append(evicted, l.takeQuiet(of))
 	}
 	if l.limits.Total > 0 && l.total >= l.limits.Total {
-		victims = append(victims, l.takeQuiet(l.mostQuiet()))
+		evicted = append(evicted, l.takeQuiet(l.mostQuiet()))
 	}
 	var admitted *limitedConn
 	if (l.limits.PerSource <= 0 || of.open < l.limits.PerSource) && (l.limits.Total <= 0 || l.total < l.limits.Total) {
@@ -156,10 +157,10 @@ func (l *connLimiter) admit(conn net.Conn) net.Conn {
 	}
 	l.open.Set(float64(l.total))
 	l.mu.Unlock()
-	for _, victim := range victims {
-		if victim != nil {
+	for _, c := range evicted {
+		if c != nil {
 			l.evicted.Inc()
-			_ = victim.Conn.Close()
+			_ = c.Conn.Close()
 		}
 	}
 	if admitted == nil {
@@ -264,10 +265,10 @@ func (l *connLimiter) addConnection(ctx context.Context, conn net.Conn) context.
 }
 
 // KeepConnection keeps the connection of a request, whose context ctx is, until the request is
-// answered: no new connection takes its place. A handler calls it as soon as the sender is proven.
-// The error is ErrEvicted when a new connection has taken the place before; then nobody can receive
-// the answer, and the handler must not execute the request. A server without limits keeps all its
-// connections.
+// answered: the limiter does not evict it for a new one. A handler calls it as soon as it has
+// authenticated the sender. The error is ErrEvicted when the connection was evicted before; then
+// nobody can receive the answer, and the handler must not execute the request. A server without
+// limits keeps all its connections.
 func KeepConnection(ctx context.Context) error {
 	c, _ := ctx.Value(connKey{}).(*limitedConn)
 	if c == nil {

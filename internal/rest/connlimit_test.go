@@ -89,7 +89,7 @@ func valueOf(t *testing.T, registry *prometheus.Registry, name, label string) (s
 	return sum
 }
 
-// A thousand connections that never complete a request, from one source and from many, keep out
+// A thousand connections that never complete a request, from one source and from many, block
 // neither another source nor a client of their own source.
 func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	limits := ConnLimits{Total: 200, PerSource: 50}
@@ -124,8 +124,8 @@ func TestHalfOpenConnectionsKeepNobodyOut(t *testing.T) {
 	}
 }
 
-// Requests whose senders are not proven, and that withhold their bodies, keep nobody out: the
-// connection of such a request gives way to a new one, and its handler cannot keep it afterwards.
+// Requests whose senders are not proven, and that withhold their bodies, block no other client: the
+// connection of such a request is evicted for a new one, and its handler cannot keep it afterwards.
 func TestUnprovenRequestsKeepNobodyOut(t *testing.T) {
 	limits := ConnLimits{Total: 40, PerSource: 10}
 	kept := make(chan error, 1000)

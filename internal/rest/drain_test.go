@@ -120,7 +120,7 @@ func checkDrain(t *testing.T, version int) {
 	}
 }
 
-// TestAServerThatFailsWhileItDrainsSaysSo checks that the time of a drain hides no failure of the listener.
+// TestAServerThatFailsWhileItDrainsSaysSo checks that Run returns a failure of the listener during a drain.
 func TestAServerThatFailsWhileItDrainsSaysSo(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, stop := context.WithCancel(context.Background())

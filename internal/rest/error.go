@@ -56,7 +56,7 @@ type QuotaExcess struct {
 	Name  string `json:"name"`
 	Limit int64  `json:"limit"`
 	Used  int64  `json:"used"`  // before the request
-	Asked int64  `json:"asked"` // what the request needs besides
+	Asked int64  `json:"asked"` // what the request needs in addition to Used
 }
 
 func (e *Error) Error() string {

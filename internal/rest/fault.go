@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Fault is a kind of failure that every service of the region faultStatuses with the same HTTP status. The service
-// gives the answer its code and its words.
+// Fault is a kind of failure that every service of the region answers with the same HTTP status. The service
+// chooses the code and the text of the answer.
 type Fault int
 
 // The faults. Nothing was written, except perhaps with FaultUnknownOutcome.
@@ -40,7 +40,7 @@ var faultStatuses = map[Fault]struct {
 	FaultUnknownOutcome: {http.StatusServiceUnavailable, time.Second},
 }
 
-// Errorf makes the Error that faultStatuses a fault.
+// Errorf returns the Error that answers a fault, with a code and a reason.
 func (f Fault) Errorf(code, format string, args ...any) *Error {
 	a, known := faultStatuses[f]
 	if !known {

@@ -2,9 +2,9 @@ package rest
 
 import "net/http"
 
-// SecurityHeaders sets on every answer the headers that keep browsers and caches from using an API in a way
-// that nobody wants: no cache keeps an answer (one of them has a private key), no page shows it in a frame or
-// runs it, and a browser never uses the server without TLS. A handler may set other values.
+// SecurityHeaders sets security headers on every answer: no cache stores an answer, because some answers have a
+// private key; no page shows an answer in a frame or runs it; a browser that has read one uses the server with TLS
+// only. A handler may set other values.
 func SecurityHeaders(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -59,8 +59,8 @@ func ReadBody(r *http.Request, limit int64) ([]byte, error) {
 	}
 	var buf bytes.Buffer
 	if r.ContentLength > 0 {
-		// The client only announces this length, so that it buys no more than maxReserved bytes. ReadFrom wants room for
-		// its last read, too.
+		// The client may announce a length that it does not send, so at most maxReserved bytes are reserved for it. The
+		// last read of ReadFrom needs room, too.
 		buf.Grow(int(min(r.ContentLength, maxReserved)) + bytes.MinRead)
 	}
 	_, err := buf.ReadFrom(io.LimitReader(r.Body, limit+1))

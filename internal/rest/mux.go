@@ -42,7 +42,7 @@ func (m *Mux) HandleHTTP(pattern string, h http.Handler) {
 }
 
 // Routes returns the registered patterns, sorted. Tests compare them with the OpenAPI
-// document, and prove that none runs without identity.
+// document, and check that each route requires an identity.
 func (m *Mux) Routes() []string {
 	return slices.Sorted(slices.Values(m.routes))
 }

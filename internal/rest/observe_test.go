@@ -203,11 +203,11 @@ func TestTheAccessLogHasNoQuery(t *testing.T) {
 
 func TestRoutesAreListed(t *testing.T) {
 	m := NewMux()
-	m.Handle("PUT /b", nil2)
-	m.Handle("GET /a", nil2)
+	m.Handle("PUT /b", answerNothing)
+	m.Handle("GET /a", answerNothing)
 	if diff := cmp.Diff([]string{"GET /a", "PUT /b"}, m.Routes()); diff != "" {
 		t.Error(diff)
 	}
 }
 
-func nil2(http.ResponseWriter, *http.Request) error { return nil }
+func answerNothing(http.ResponseWriter, *http.Request) error { return nil }

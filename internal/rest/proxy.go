@@ -49,7 +49,7 @@ func (p *proxyListener) accept() {
 	for {
 		conn, err := p.Listener.Accept()
 		if err != nil {
-			// Too many open files, for example, pass. http.Server waits a little before it accepts again.
+			// Some errors are temporary, such as too many open files. http.Server waits a little before it accepts again.
 			select {
 			case p.failed <- err:
 			case <-p.closed:

@@ -31,7 +31,8 @@ func sourceFrom(t *testing.T, to, from, beginning string) string {
 	return body
 }
 
-// Only the configured networks name clients. Everybody else is who the connection says, whatever it sends.
+// Only the configured networks name clients. For other senders the source is the address of the connection, whatever
+// they send.
 func TestOnlyLoadBalancersNameTheClientsOfTheirConnections(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -44,7 +45,7 @@ func TestOnlyLoadBalancersNameTheClientsOfTheirConnections(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 
-	// A load balancer that sends no header, and keeps its connection, keeps nobody out.
+	// A load balancer that sends no header, and keeps its connection open, blocks no other connection.
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP("127.0.0.2")}}
 	silent, err := d.DialContext(t.Context(), "tcp", l.Addr().String())
 	if err != nil {

@@ -36,7 +36,7 @@ type Server struct {
 	// Failed, when closed, ends Drain: a part that the requests need has failed. nil: none can.
 	Failed <-chan struct{}
 
-	// Grace is how long running requests may take after Drain; default 5 s. Watches end at once then.
+	// Grace is how long running requests may take after Drain; default 5 s. Watches end when Grace begins.
 	Grace time.Duration
 }
 
@@ -61,7 +61,7 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 	if grace <= 0 {
 		grace = 5 * time.Second
 	}
-	// Requests outlive the drain by the grace; watches do not.
+	// When the drain ends, running requests may take Grace longer, and watches end.
 	drain := newDrain(ctx)
 	defer drain.end()
 	base := context.WithValue(context.WithoutCancel(ctx), stopKey{}, drain.over)

@@ -96,7 +96,8 @@ type Walker struct {
 }
 
 // Enter follows aliases to the value, and counts it. The caller calls leave when it has read the parts of the value.
-// When the document has too many values, or too deep ones, ok is false, and the caller must not read the value.
+// When the document has more than maxValues values, or nests them deeper than maxDepth, ok is false, and the caller
+// must not read the value.
 func (w *Walker) Enter(n *yaml.Node, path string) (value *yaml.Node, leave func(), ok bool) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias

@@ -176,7 +176,7 @@ func Nearest(key string, known []string) string {
 	return nearest
 }
 
-// collect adds the keys and yamlForms of a type and of the types within it.
+// collect adds the keys and the YAML forms of a type and of the types within it.
 func (d *decoder) collect(t reflect.Type) {
 	d.yamlForms[t.String()] = formOf(t)
 	switch t.Kind() {

@@ -128,11 +128,11 @@ type Kind int
 
 // The kinds, OpenTelemetry's.
 const (
-	Internal Kind = iota // work of its own
+	Internal Kind = iota // neither a request nor a message
 	Server               // answers a request
-	Client               // makes one
+	Client               // sends a request
 	Producer             // sends a message
-	Consumer             // works on one
+	Consumer             // processes a message
 )
 
 var kinds = map[Kind]trace.SpanKind{
@@ -152,7 +152,7 @@ func String(key, value string) Attr { return attribute.String(key, value) }
 // Int makes an attribute.
 func Int(key string, value int64) Attr { return attribute.Int64(key, value) }
 
-// Span is one operation with its begin and end. A nil Span records nothing.
+// Span is one operation with the times of its begin and its end. A nil Span records nothing.
 type Span struct{ span trace.Span }
 
 // Start begins a span below the one of ctx, or below ctx's remote parent. The
