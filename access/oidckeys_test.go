@@ -24,7 +24,7 @@ import (
 func TestTheKeysOfTheIssuerAreReadWithinBounds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		issuer := testissuer.New("https://issuer.example", oidcClient)
-		issuer.Live(3 * time.Hour)
+		issuer.SetLifetime(3 * time.Hour)
 		o, err := NewOIDC(OIDCOptions{Issuer: issuer.URL, Clients: []string{oidcClient}, Links: fixedLinks{}, Log: quiet})
 		if err != nil {
 			t.Fatal(err)

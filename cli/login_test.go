@@ -101,7 +101,7 @@ func TestLoginScripts(t *testing.T) {
 			"tokens-live": func(ts *testscript.TestScript, _ bool, args []string) {
 				d, err := time.ParseDuration(args[0])
 				ts.Check(err)
-				issuer.Live(d)
+				issuer.SetLifetime(d)
 			},
 			"private-login": func(ts *testscript.TestScript, _ bool, _ []string) {
 				info, err := os.Stat(login(ts))

@@ -20,20 +20,20 @@ type checker struct {
 	deleted func(kind, name string) bool // whether a writer requested the deletion
 
 	mu    sync.Mutex
-	docs  map[string]sighted // by id
-	names map[string]string  // kind, scope and name -> the one id that had it
+	docs  map[string]observed // by id
+	names map[string]string   // kind, scope and name -> the one id that had it
 	seen  int
 }
 
-// sighted is the last state of a document that the feed showed.
-type sighted struct {
+// observed is the last state of a document that the feed showed.
+type observed struct {
 	version, generation int64
 	removed, deleting   bool
 	reports             map[string]status.Report
 }
 
 func newChecker(t *testing.T, deleted func(kind, name string) bool) *checker {
-	return &checker{t: t, deleted: deleted, docs: map[string]sighted{}, names: map[string]string{}}
+	return &checker{t: t, deleted: deleted, docs: map[string]observed{}, names: map[string]string{}}
 }
 
 // required are the adapters of a kind.
@@ -79,17 +79,17 @@ func (c *checker) observe(d store.Document) {
 	if d.DeletedAt != nil && !before.deleting && !c.deleted(string(d.Kind), d.Name) {
 		wrong("I9", "no writer requested its deletion")
 	}
-	var seen struct {
+	var result struct {
 		Conditions []status.Condition
 		Reports    []status.Report
 	}
-	if err := json.Unmarshal(d.Status, &seen); err != nil {
+	if err := json.Unmarshal(d.Status, &result); err != nil {
 		wrong("I1", "%v", err)
 		return
 	}
-	now := sighted{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil,
+	now := observed{version: d.Version, generation: d.Generation, removed: d.Removed, deleting: d.DeletedAt != nil,
 		reports: map[string]status.Report{}}
-	for _, r := range seen.Reports {
+	for _, r := range result.Reports {
 		now.reports[string(r.Adapter)] = r
 		was, ok := before.reports[string(r.Adapter)]
 		if ok && (r.Generation < was.Generation || r.Generation == was.Generation && r.ObservedAt.Before(
@@ -110,14 +110,14 @@ func (c *checker) observe(d store.Document) {
 		r, ok := now.reports[name]
 		good = good && ok && int64(r.Generation) == d.Generation && isTrue(r, wanted)
 	}
-	if len(seen.Conditions) == 0 || seen.Conditions[0].Type != status.Reconciled ||
-		int64(seen.Conditions[0].ObservedGeneration) != d.Generation {
+	if len(result.Conditions) == 0 || result.Conditions[0].Type != status.Reconciled ||
+		int64(result.Conditions[0].ObservedGeneration) != d.Generation {
 		wrong("I1", "Reconciled has another generation")
 		return
 	}
-	if is := seen.Conditions[0].Status == status.True; is && !good {
+	if reconciled := result.Conditions[0].Status == status.True; reconciled && !good {
 		wrong("I1", "Reconciled before all adapters reported")
-	} else if !is && good && d.DeletedAt == nil {
+	} else if !reconciled && good && d.DeletedAt == nil {
 		wrong("I1", "not Reconciled after all adapters reported")
 	}
 	if d.Removed && !good {
@@ -148,8 +148,8 @@ func (c *checker) versions() map[string]int64 {
 	return all
 }
 
-// awaitGoal waits until the checker has the same versions as the table: the feed skipped nothing (I4).
-func (c *checker) awaitGoal(ctx context.Context, s *store.Store) error {
+// awaitSameVersions waits until the checker has the same versions as the table: the feed skipped nothing (I4).
+func (c *checker) awaitSameVersions(ctx context.Context, s *store.Store) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for deadline := time.Now().Add(testsite.HangLimit); ; <-tick.C {

@@ -42,7 +42,7 @@ func TestI1I2I3I4I5I9I12TheLifecycleManagerKeepsItsInvariantsUnderFaults(t *test
 	w.runFaults(span)
 	begun := time.Now()
 	w.settle()
-	if err := w.check.awaitGoal(t.Context(), w.db.Store); err != nil {
+	if err := w.check.awaitSameVersions(t.Context(), w.db.Store); err != nil {
 		t.Errorf("I4: %v", err)
 	}
 	w.awaitWatcher()
@@ -69,7 +69,7 @@ type world struct {
 	clients   []*clmclient.Client
 
 	mu           sync.Mutex
-	doomed       map[string]bool // names of clusters and node pools whose deletion was requested
+	deleting     map[string]bool // names of clusters and node pools whose deletion was requested
 	acknowledged map[string]*resource
 	watched      map[string]int64 // generations that the watcher of the API has, by id
 	acks         int
@@ -94,7 +94,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 	w := &world{
 		t: t, random: rand.New(rand.NewPCG(seed, 1)), postgres: pgtest.StartServer(t),
 		processes: map[string]*testsite.Process{},
-		doomed:    map[string]bool{}, acknowledged: map[string]*resource{},
+		deleting:  map[string]bool{}, acknowledged: map[string]*resource{},
 		watched: map[string]int64{}, counts: map[string]int{},
 	}
 	dsn := pgtest.NewDatabase(t, w.postgres.Cluster)
@@ -107,7 +107,7 @@ func newWorld(t *testing.T, seed uint64) *world {
 		t.Fatal(err)
 	}
 	t.Cleanup(w.db.Close)
-	w.check = newChecker(t, w.isDoomed)
+	w.check = newChecker(t, w.deletionRequested)
 	ctx, stop := context.WithCancel(context.Background())
 	var background sync.WaitGroup
 	t.Cleanup(func() { stop(); background.Wait() })
@@ -213,14 +213,14 @@ func (w *world) until(what string, met func() bool, why *string) {
 	}
 }
 
-func (w *world) isDoomed(_, name string) bool {
+func (w *world) deletionRequested(_, name string) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.doomed[name]
+	return w.deleting[name]
 }
 
-// persist calls f with one server after the other until one answers.
-func (w *world) persist(what string, f func(context.Context, *clmclient.Client) (clmclient.Resource, error)) (
+// retry calls f with one server after the other until one answers.
+func (w *world) retry(what string, f func(context.Context, *clmclient.Client) (clmclient.Resource, error)) (
 	clmclient.Resource,
 	*remote.Error) {
 	tick := time.NewTicker(20 * time.Millisecond)

@@ -37,7 +37,7 @@ func (x *writer) step() {
 	case 0:
 		x.remove(i)
 	case 1:
-		x.again(r)
+		x.repeat(r)
 	default:
 		x.patch(r)
 	}
@@ -58,7 +58,7 @@ func (x *writer) create() {
 		}
 	}
 	r.key = "key of " + r.name
-	made, refused := x.w.persist("creating "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+	made, refused := x.w.retry("creating "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, r.value), r.key)
 	})
@@ -81,11 +81,11 @@ func (x *writer) patch(r *resource) {
 	x.next++
 	value := fmt.Sprintf("v%d", x.next)
 	patch := json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, value))
-	careful := x.random.IntN(3) == 0
-	done, refused := x.w.persist("changing "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+	conditional := x.random.IntN(3) == 0
+	done, refused := x.w.retry("changing "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {
 		etag := ""
-		if careful {
+		if conditional {
 			have, err := c.Get(ctx, r.in, r.id, "")
 			if err != nil {
 				return have, err
@@ -95,7 +95,7 @@ func (x *writer) patch(r *resource) {
 		return c.Merge(ctx, r.in, r.id, patch, etag)
 	})
 	if refused != nil && refused.Status == 412 {
-		x.settleStale(r, value)
+		x.readOutcome(r, value)
 		return
 	}
 	if refused != nil {
@@ -108,10 +108,10 @@ func (x *writer) patch(r *resource) {
 	x.set(r, value, done.Generation)
 }
 
-// settleStale reads the outcome of a change that was refused as stale: after a report in between,
+// readOutcome reads the outcome of a change that was refused as stale: after a report in between,
 // or after an earlier attempt whose answer was lost.
-func (x *writer) settleStale(r *resource, value string) {
-	have, refused := x.w.persist("reading "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+func (x *writer) readOutcome(r *resource, value string) {
+	have, refused := x.w.retry("reading "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {
 		return c.Get(ctx, r.in, r.id, "")
 	})
@@ -132,10 +132,10 @@ func (x *writer) set(r *resource, value string, generation int32) {
 	r.value, r.generation = value, generation
 }
 
-// again sends the present spec and the creation with its key once more: the generation stays (I3), and the key creates
+// repeat sends the present spec and the creation with its key once more: the generation stays (I3), and the key creates
 // no second resource.
-func (x *writer) again(r *resource) {
-	same, refused := x.w.persist("an equal change of "+r.name, func(ctx context.Context, c *clmclient.Client) (
+func (x *writer) repeat(r *resource) {
+	same, refused := x.w.retry("an equal change of "+r.name, func(ctx context.Context, c *clmclient.Client) (
 		clmclient.Resource, error) {
 		return c.Replace(ctx, r.in, r.id, json.RawMessage(fmt.Sprintf(`{"spec":{"value":%q}}`, r.value)), "")
 	})
@@ -143,7 +143,7 @@ func (x *writer) again(r *resource) {
 		x.w.t.Errorf("I3: an equal change gave %s generation %d instead of %d: %v", r.name, same.Generation, r.generation,
 			refused)
 	}
-	made, refused := x.w.persist("creating again "+r.name, func(ctx context.Context, c *clmclient.Client) (
+	made, refused := x.w.retry("creating again "+r.name, func(ctx context.Context, c *clmclient.Client) (
 		clmclient.Resource,
 		error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)
@@ -160,7 +160,7 @@ func (x *writer) remove(i int) {
 	x.w.mu.Lock()
 	for _, other := range x.mine {
 		if other == r || other.parent == r {
-			x.w.doomed[other.name] = true
+			x.w.deleting[other.name] = true
 		} else {
 			left = append(left, other)
 		}
@@ -168,14 +168,14 @@ func (x *writer) remove(i int) {
 	r.deleted = true
 	x.w.mu.Unlock()
 	x.mine = left
-	_, refused := x.w.persist("deleting "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
+	_, refused := x.w.retry("deleting "+r.name, func(ctx context.Context, c *clmclient.Client) (clmclient.Resource,
 		error) {
 		return c.Delete(ctx, r.in, r.id, "")
 	})
 	if refused != nil && refused.Status != 404 { // 404: an earlier try deleted it
 		x.w.t.Errorf("deleting %s: %v", r.name, refused)
 	}
-	if made, refused := x.w.persist("creating again after its deletion "+r.name, func(ctx context.Context,
+	if made, refused := x.w.retry("creating again after its deletion "+r.name, func(ctx context.Context,
 		c *clmclient.Client) (
 		clmclient.Resource, error) {
 		return c.Create(ctx, r.in, body(r.kind, r.name, "new"), r.key)

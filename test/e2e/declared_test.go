@@ -46,7 +46,8 @@ func newDeclaredRegion(t *testing.T) declaredRegion {
 	return d
 }
 
-// environment is that of every program of the test, without a configuration of Git of its user.
+// environment returns the environment variables of each program of the test: the user's configuration of Git is left
+// out.
 func environment() []string {
 	env := append(os.Environ(), "GIT_CONFIG_GLOBAL="+os.DevNull, "GIT_CONFIG_SYSTEM="+os.DevNull)
 	for _, who := range []string{"AUTHOR", "COMMITTER"} {

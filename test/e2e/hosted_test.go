@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -51,19 +50,10 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
-	write(t, kubeconfig, []byte(made.Kubeconfig))
-	_, kubectl := localtest.Bin(t)
-	use := func(args ...string) (string, error) {
-		out, err := exec.Command(kubectl, append([]string{"--kubeconfig", kubeconfig}, args...)...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return string(out), err
-	}
+	kubectl := func(args ...string) (string, error) { return runKubectl(t, made.Kubeconfig, args...) }
 	nodes := func(want int) func() error {
 		return func() error {
-			out, err := use("get", "nodes", "-l", "team=a", "-o", "name")
+			out, err := kubectl("get", "nodes", "-l", "team=a", "-o", "name")
 			if got := strings.Count(out, "node/"); err == nil && got != want {
 				err = fmt.Errorf("%d nodes: %s", got, out)
 			}
@@ -72,10 +62,10 @@ func TestI9ACustomersClusterIsCreatedAndDeletedWithoutRemains(t *testing.T) {
 	}
 	localtest.Eventually(t, 3*time.Minute, nodes(2))
 	t.Logf("two nodes after %s", time.Since(begun).Round(time.Millisecond))
-	if out, err := use("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
+	if out, err := kubectl("auth", "can-i", "*", "*"); err != nil || strings.TrimSpace(out) != "yes" {
 		t.Errorf("the creator is no administrator: %s %v", out, err)
 	}
-	if _, err := use("create", "secret", "generic", "audited", "--from-literal=key=hidden"); err != nil {
+	if _, err := kubectl("create", "secret", "generic", "audited", "--from-literal=key=hidden"); err != nil {
 		t.Fatal(err)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error { // the plane writes its log in the background

@@ -19,7 +19,7 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// clm calls the region's lifecycle manager at its plain port.
+// callCLM calls the region's lifecycle manager at its plain port.
 func callCLM(r *localtest.Region, method, path, body string) (status int, answer map[string]any, err error) {
 	req, err := http.NewRequestWithContext(r.T.Context(), method, r.Status().Insecure["clm"]+path, strings.NewReader(
 		body))
@@ -38,7 +38,7 @@ func callCLM(r *localtest.Region, method, path, body string) (status int, answer
 	return res.StatusCode, answer, err
 }
 
-func reconciled(cluster map[string]any) string {
+func reconciledCondition(cluster map[string]any) string {
 	status, _ := cluster["status"].(map[string]any)
 	conditions, _ := status["conditions"].([]any)
 	for _, c := range conditions {
@@ -49,7 +49,7 @@ func reconciled(cluster map[string]any) string {
 	return "no condition"
 }
 
-// ownAdapter is a home whose clusters use cl-maestro, the example.
+// ownAdapter prepares a home whose clusters need only the adapter cl-maestro, the example.
 func ownAdapter(t *testing.T) func(home string) {
 	return func(home string) {
 		entities := strings.Replace(string(clm.DefaultEntities), "[placement, pull-secret, hosted-cluster]",
@@ -80,8 +80,8 @@ func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 		t.Helper()
 		localtest.Eventually(t, 3*time.Minute, func() error {
 			status, c, err := callCLM(r, "GET", path, "")
-			if err != nil || status != 200 || !strings.HasPrefix(reconciled(c), "True@"+generation+" ") {
-				return fmt.Errorf("%d %v: %s", status, err, reconciled(c))
+			if err != nil || status != 200 || !strings.HasPrefix(reconciledCondition(c), "True@"+generation+" ") {
+				return fmt.Errorf("%d %v: %s", status, err, reconciledCondition(c))
 			}
 			return nil
 		})
@@ -242,5 +242,5 @@ func TestAClusterWaitsForAManagementCluster(t *testing.T) {
 		t.Errorf("a management cluster with clusters is deleted: %s, %v", out, err)
 	}
 	r.Atoll("clm", "patch", "managementclusters", "management-01", "-p", `{"labels":{"tier":null}}`)
-	r.Atoll("clm", "delete", "clusters", "patient") // what becomes of it others wait for
+	r.Atoll("clm", "delete", "clusters", "patient") // its end is awaited by other tests
 }

@@ -2,8 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,34 +27,16 @@ func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
 		Spec: &platform.NodePoolSpec{Replicas: &replicas}}); err != nil {
 		t.Fatal(err)
 	}
-	awaitReady := func() {
-		t.Helper()
-		localtest.Eventually(t, 5*time.Minute, func() error {
-			c, err := api.Cluster(ctx, id)
-			if err == nil && c.Status.Phase != platform.ClusterPhaseReady {
-				err = fmt.Errorf("%+v", c.Status)
-			}
-			return err
-		})
-	}
-	awaitReady()
-	_, kubectl := localtest.Bin(t)
-	// use makes a credential, and returns what kubectl prints with it.
-	use := func(args ...string) (string, error) {
+	awaitReady(t, api, id)
+	// kubectl runs kubectl with a new credential.
+	kubectl := func(args ...string) (string, error) {
 		made, err := api.CreateCredential(ctx, id, platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 		if err != nil {
 			return "", err
 		}
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		write(t, file, []byte(made.Kubeconfig))
-		out, err := exec.Command(kubectl, append([]string{"--kubeconfig", file, "--request-timeout", "60s"},
-			args...)...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return string(out), err
+		return runKubectl(t, made.Kubeconfig, args...)
 	}
-	if _, err := use("create", "configmap", "before", "--from-literal=a=b"); err != nil {
+	if _, err := kubectl("create", "configmap", "before", "--from-literal=a=b"); err != nil {
 		t.Fatal(err)
 	}
 	written := time.Now()
@@ -89,18 +69,18 @@ func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
 		_, err := r.Try("mc", "lost", lost)
 		return err
 	})
-	awaitReady()
-	if out, err := use("get", "configmap", "before", "-o", "name"); err != nil {
+	awaitReady(t, api, id)
+	if out, err := kubectl("get", "configmap", "before", "-o", "name"); err != nil {
 		t.Errorf("an acknowledged write is not there: %v %s", err, out)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		out, err := use("get", "nodes", "-o", "name")
+		out, err := kubectl("get", "nodes", "-o", "name")
 		if err == nil && strings.Count(out, "node/") != 2 {
 			err = fmt.Errorf("nodes %s", out)
 		}
 		return err
 	})
-	if _, err := use("create", "configmap", "after", "--from-literal=a=b"); err != nil {
+	if _, err := kubectl("create", "configmap", "after", "--from-literal=a=b"); err != nil {
 		t.Error(err)
 	}
 
@@ -120,7 +100,7 @@ func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
 		return err
 	})
 	for _, name := range []string{"before", "after"} {
-		if _, err := use("get", "configmap", name); err != nil {
+		if _, err := kubectl("get", "configmap", name); err != nil {
 			t.Error(err)
 		}
 	}

@@ -3,8 +3,6 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -31,34 +29,14 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 		Spec: &platform.NodePoolSpec{Replicas: &replicas}}); err != nil {
 		t.Fatal(err)
 	}
-	awaitReady := func() {
-		t.Helper()
-		localtest.Eventually(t, 5*time.Minute, func() error {
-			c, err := api.Cluster(ctx, client.ClusterID(cluster.ID))
-			if err == nil && c.Status.Phase != platform.ClusterPhaseReady {
-				err = fmt.Errorf("%+v", c.Status)
-			}
-			return err
-		})
-	}
-	awaitReady()
+	awaitReady(t, api, client.ClusterID(cluster.ID))
 	made, err := api.CreateCredential(ctx, client.ClusterID(cluster.ID),
 		platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, kubectl := localtest.Bin(t)
-	use := func(kubeconfig string, args ...string) (string, error) {
-		file := filepath.Join(t.TempDir(), "kubeconfig")
-		write(t, file, []byte(kubeconfig))
-		out, err := exec.Command(kubectl, append([]string{"--kubeconfig", file, "--request-timeout", "60s"},
-			args...)...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)
-		}
-		return string(out), err
-	}
-	if _, err := use(made.Kubeconfig, "create", "configmap", "before", "--from-literal=a=b"); err != nil {
+
+	if _, err := runKubectl(t, made.Kubeconfig, "create", "configmap", "before", "--from-literal=a=b"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -77,11 +55,11 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 	}
 	for _, name := range []string{"before", "after"} {
 		if name == "after" {
-			if _, err := use(made.Kubeconfig, "create", "configmap", name, "--from-literal=a=b"); err != nil {
+			if _, err := runKubectl(t, made.Kubeconfig, "create", "configmap", name, "--from-literal=a=b"); err != nil {
 				t.Error(err)
 			}
 		}
-		if _, err := use(made.Kubeconfig, "get", "configmap", name); err != nil {
+		if _, err := runKubectl(t, made.Kubeconfig, "get", "configmap", name); err != nil {
 			t.Errorf("through the router of the source: %v", err)
 		}
 	}
@@ -97,7 +75,7 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 		}
 		return nil
 	})
-	awaitReady()
+	awaitReady(t, api, client.ClusterID(cluster.ID))
 	later, err := api.CreateCredential(ctx, client.ClusterID(cluster.ID),
 		platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 	if err != nil {
@@ -110,7 +88,7 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 		t.Errorf("left on the source: %s", left)
 	}
 	localtest.Eventually(t, 3*time.Minute, func() error {
-		out, err := use(later.Kubeconfig, "get", "nodes", "-o", "name")
+		out, err := runKubectl(t, later.Kubeconfig, "get", "nodes", "-o", "name")
 		if err == nil && strings.Count(out, "node/") != 2 {
 			err = fmt.Errorf("nodes %s", out)
 		}
@@ -124,7 +102,7 @@ func TestI1I9AnOperatorMovesACluster(t *testing.T) {
 		t.Errorf("the drain of %s: %s %v", moved.To, out, err)
 	}
 	r.Atoll("mc", "uncordon", moved.To)
-	if _, err := use(later.Kubeconfig, "get", "configmap", "before"); err != nil {
+	if _, err := runKubectl(t, later.Kubeconfig, "get", "configmap", "before"); err != nil {
 		t.Errorf("through the router of the drained management cluster: %v", err)
 	}
 	if err := api.DeleteCluster(ctx, client.ClusterID(cluster.ID), client.DeleteOptions{}); err != nil {

@@ -74,7 +74,7 @@ func (w *world) round(round int) {
 			_, there := w.requested[n][id]
 			w.mu.Unlock()
 			if there && w.random.IntN(4) == 0 {
-				w.remove(n, id)
+				w.requestDeletion(n, id)
 			} else {
 				w.tryApply(n, id, fmt.Sprintf("r%d-%d", round, w.random.IntN(1000)))
 			}
@@ -88,7 +88,7 @@ func (w *world) round(round int) {
 		}
 	}
 	begun := time.Now()
-	w.compare(round, happened)
+	w.awaitRequestedWorks(round, happened)
 	w.t.Logf("round %d: %s; as requested after %v", round, strings.Join(happened, ", "), time.Since(begun).Round(
 		time.Millisecond))
 }
@@ -120,7 +120,7 @@ func (w *world) causeFault() string {
 		w.agents[n].Start()
 		what = "agent wiped"
 	case 6:
-		w.wipe()
+		w.wipeDatabase()
 		what = "database wiped"
 	case 7, 8:
 		n := w.random.IntN(clusters)
@@ -145,8 +145,8 @@ func (w *world) causeFault() string {
 	return what
 }
 
-// wipe empties the servers' database. The source then requests its works again.
-func (w *world) wipe() {
+// wipeDatabase empties the servers' database. The source then requests its works again.
+func (w *world) wipeDatabase() {
 	dsn := pgtest.DSN(w.t)
 	for _, p := range w.servers {
 		p.Kill()
@@ -169,16 +169,16 @@ func (w *world) wipe() {
 	}
 }
 
-// compare waits until each cluster holds exactly the requested works. When the request
-// for a deletion was lost with the database, the work is unknown, and compare deletes it
-// as an operator would.
-func (w *world) compare(round int, happened []string) {
+// awaitRequestedWorks waits until each cluster holds exactly the requested works. When the request
+// for a deletion was lost with the database, the work is unknown, and awaitRequestedWorks
+// deletes it as an operator would.
+func (w *world) awaitRequestedWorks(round int, happened []string) {
 	w.t.Helper()
 	deadline := time.Now().Add(recoveryTimeout)
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		why := w.differs()
+		why := w.difference()
 		if why == "" {
 			return
 		}
@@ -191,7 +191,8 @@ func (w *world) compare(round int, happened []string) {
 	}
 }
 
-func (w *world) differs() string {
+// difference returns the first difference between the requested works and those of the clusters and servers, or "".
+func (w *world) difference() string {
 	for n, k := range w.kubes {
 		w.mu.Lock()
 		requested := maps.Clone(w.requested[n])

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // put stores an object and sends it to the watches. The caller holds the lock.
@@ -68,18 +70,12 @@ func (k *kubeAPI) apply(key kubeKey, want map[string]any, manager string) map[st
 		a, b := clone(old), clone(o)
 		delete(meta(a), "managedFields")
 		delete(meta(b), "managedFields")
-		if sameJSON(a, b) {
+		if jsonvalue.Equal(a, b) {
 			return old
 		}
 	}
 	k.put(key, o, kind)
 	return o
-}
-
-func sameJSON(a, b any) bool {
-	x, _ := json.Marshal(a)
-	y, _ := json.Marshal(b)
-	return string(x) == string(y)
 }
 
 func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any, form objectForm) {
@@ -96,39 +92,20 @@ func (k *kubeAPI) patch(w http.ResponseWriter, key kubeKey, patch map[string]any
 			}
 		}
 	}
-	o := clone(old)
-	merge(o, patch)
-	if sameJSON(old, o) {
+	o := jsonvalue.Merge(clone(old), patch).(map[string]any)
+	if jsonvalue.Equal(old, o) {
 		answer(w, 200, inForm(old, form))
 		return
 	}
-	if meta(o)["deletionTimestamp"] != nil && !finalized(o) {
-		k.gone(key, o)
+	if meta(o)["deletionTimestamp"] != nil && !hasFinalizers(o) {
+		k.deleteWithDependents(key, o)
 	} else {
 		k.put(key, o, "MODIFIED")
 	}
 	answer(w, 200, inForm(o, form))
 }
 
-func merge(into, patch map[string]any) {
-	for name, v := range patch {
-		switch v := v.(type) {
-		case nil:
-			delete(into, name)
-		case map[string]any:
-			sub, ok := into[name].(map[string]any)
-			if !ok {
-				sub = map[string]any{}
-				into[name] = sub
-			}
-			merge(sub, v)
-		default:
-			into[name] = v
-		}
-	}
-}
-
-func finalized(o map[string]any) bool {
+func hasFinalizers(o map[string]any) bool {
 	f, _ := meta(o)["finalizers"].([]any)
 	return len(f) > 0
 }
@@ -144,19 +121,20 @@ func (k *kubeAPI) delete(w http.ResponseWriter, key kubeKey, options map[string]
 		return
 	}
 	o := clone(old)
-	if finalized(o) {
+	if hasFinalizers(o) {
 		if meta(o)["deletionTimestamp"] == nil {
 			meta(o)["deletionTimestamp"] = time.Now().UTC().Format(time.RFC3339)
 			k.put(key, o, "MODIFIED")
 		}
 	} else {
-		k.gone(key, o)
+		k.deleteWithDependents(key, o)
 	}
 	answer(w, 200, o)
 }
 
-// gone deletes an object, and the objects without another owner.
-func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
+// deleteWithDependents deletes an object, and all objects whose last owner it was, as Kubernetes' garbage collection
+// does.
+func (k *kubeAPI) deleteWithDependents(key kubeKey, o map[string]any) {
 	k.put(key, o, "DELETED")
 	if key.resource == configMaps {
 		k.removed(key.name, k.made[key])
@@ -168,7 +146,7 @@ func (k *kubeAPI) gone(key kubeKey, o map[string]any) {
 	for other, obj := range maps.Clone(k.objects) {
 		refs, _ := meta(obj)["ownerReferences"].([]any)
 		if len(refs) > 0 && !slices.ContainsFunc(refs, func(r any) bool { return alive[r.(map[string]any)["uid"]] }) {
-			k.gone(other, clone(obj))
+			k.deleteWithDependents(other, clone(obj))
 		}
 	}
 }

@@ -14,7 +14,7 @@ func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 	w := newWorld(t, 1, 0)
 	w.apply(0, "w0-0", "before")
 	w.apply(0, "w0-1", "before")
-	w.compare(1, []string{"nothing"})
+	w.awaitRequestedWorks(1, []string{"nothing"})
 	a := w.agents[0]
 	a.Kill()
 	if err := os.RemoveAll(a.config.Store); err != nil {
@@ -26,7 +26,7 @@ func TestI6AnAgentWithoutStoreAndWithALateClockReports(t *testing.T) {
 	}
 	a.Start()
 	w.apply(0, "w0-0", "after")
-	w.compare(2, []string{"agent wiped with a late clock"})
-	w.remove(0, "w0-1")
-	w.compare(3, []string{"nothing"})
+	w.awaitRequestedWorks(2, []string{"agent wiped with a late clock"})
+	w.requestDeletion(0, "w0-1")
+	w.awaitRequestedWorks(3, []string{"nothing"})
 }

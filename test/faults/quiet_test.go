@@ -18,7 +18,7 @@ func TestARestartWithoutChangeCostsFewMessages(t *testing.T) {
 			w.apply(n, fmt.Sprintf("w%d-%d", n, i), "v")
 		}
 	}
-	w.compare(0, nil)
+	w.awaitRequestedWorks(0, nil)
 	agent := pki.Name(consumer(0))
 	// settled waits until the agent has sent more than before, and then until no message has passed for three seconds,
 	// longer than any retry. It returns the messages.

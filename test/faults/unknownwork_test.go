@@ -14,10 +14,10 @@ import (
 func TestI8AnUnreportedWorkIsFoundAgain(t *testing.T) {
 	w := newWorld(t, 1, time.Second)
 	w.apply(0, "w0-0", "v")
-	w.compare(0, nil)
+	w.awaitRequestedWorks(0, nil)
 	w.agents[0].Kill()
-	w.remove(0, "w0-0")
-	w.wipe()
+	w.requestDeletion(0, "w0-0")
+	w.wipeDatabase()
 	w.wire.set(faults{lose: 1000})
 	agent := pki.Name(consumer(0))
 	before := w.wire.count(agent, upstream)
@@ -31,5 +31,5 @@ func TestI8AnUnreportedWorkIsFoundAgain(t *testing.T) {
 		}
 	}
 	w.wire.set(faults{})
-	w.compare(1, nil)
+	w.awaitRequestedWorks(1, nil)
 }

@@ -30,13 +30,13 @@ type wire struct {
 	random *rand.Rand
 	faults faults
 	conns  map[net.Conn]bool
-	passed map[passage]int // publishes
+	passed map[clientDirection]int // publishes
 
 	lost, doubled, delayed, cut atomic.Int64
 }
 
-// passage identifies a direction of publishes: a client, and to or from the broker.
-type passage struct {
+// clientDirection is one direction of one client's connection.
+type clientDirection struct {
 	client pki.Name
 	to     direction
 }
@@ -52,7 +52,7 @@ const (
 func (w *wire) count(client pki.Name, to direction) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.passed[passage{client, to}]
+	return w.passed[clientDirection{client, to}]
 }
 
 // faults are probabilities, per thousand publishes.
@@ -66,7 +66,7 @@ func newWire(t testing.TB, s *testsite.Site, seed uint64, broker string) *wire {
 		t.Fatal(err)
 	}
 	w := &wire{t: t, site: s, addr: l.Addr().String(), broker: broker, random: rand.New(rand.NewPCG(seed, 3)),
-		conns: map[net.Conn]bool{}, passed: map[passage]int{}}
+		conns: map[net.Conn]bool{}, passed: map[clientDirection]int{}}
 	var group sync.WaitGroup
 	group.Go(func() {
 		for {
@@ -111,16 +111,17 @@ func (w *wire) forget(c net.Conn) {
 	delete(w.conns, c)
 }
 
-// fate is the random treatment of a publish: lost, repeated, delayed or sent.
-type fate struct {
+// treatment is what the wire does to a publish: lose, repeat or delay it, or cut its connection. The zero value
+// forwards it.
+type treatment struct {
 	lose, double, cut bool
 	delay             time.Duration
 }
 
-func (w *wire) fate() fate {
+func (w *wire) randomTreatment() treatment {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	f := fate{lose: w.random.IntN(1000) < w.faults.lose, double: w.random.IntN(1000) < w.faults.double,
+	f := treatment{lose: w.random.IntN(1000) < w.faults.lose, double: w.random.IntN(1000) < w.faults.double,
 		cut: w.random.IntN(1000) < w.faults.cut}
 	if w.random.IntN(1000) < w.faults.delay {
 		f.delay = time.Duration(w.random.Int64N(int64(maxDelay)))
@@ -153,9 +154,9 @@ func (w *wire) serve(client net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var group sync.WaitGroup
 	toBroker, toClient := &side{Conn: broker}, &side{Conn: client}
-	up := &relay{w: w, way: passage{name, upstream}, ctx: ctx, cancel: cancel, from: client, to: toBroker, back: toClient,
-		group: &group}
-	down := &relay{w: w, way: passage{name, downstream}, ctx: ctx, cancel: cancel, from: broker, to: toClient,
+	up := &relay{w: w, way: clientDirection{name, upstream}, ctx: ctx, cancel: cancel, from: client, to: toBroker,
+		back: toClient, group: &group}
+	down := &relay{w: w, way: clientDirection{name, downstream}, ctx: ctx, cancel: cancel, from: broker, to: toClient,
 		back: toBroker, group: &group}
 	up.other, down.other = down, up
 	group.Go(func() { up.run() })
@@ -182,7 +183,7 @@ func (s *side) send(p io.WriterTo) error {
 // relay forwards one direction of a connection.
 type relay struct {
 	w      *wire
-	way    passage
+	way    clientDirection
 	ctx    context.Context
 	cancel context.CancelFunc
 	from   net.Conn
@@ -195,8 +196,8 @@ type relay struct {
 	copies uint16
 }
 
-// copyID holds the packet ids of repeated publishes, whose acknowledgements are dropped.
-const copyID = 60000
+// firstCopyID is where the packet ids of repeated publishes begin. The wire drops the acknowledgements of repetitions.
+const firstCopyID = 60000
 
 func (r *relay) run() {
 	defer r.cancel()
@@ -212,7 +213,7 @@ func (r *relay) run() {
 			}
 			continue
 		case *packets.Puback:
-			if c.PacketID >= copyID {
+			if c.PacketID >= firstCopyID {
 				continue
 			}
 		}
@@ -222,9 +223,9 @@ func (r *relay) run() {
 	}
 }
 
-// publish treats a publish by its fate. It returns false when the connection is cut.
+// publish forwards a publish with a random treatment. It returns false when the connection is cut.
 func (r *relay) publish(p *packets.Publish) bool {
-	f := r.w.fate()
+	f := r.w.randomTreatment()
 	r.w.mu.Lock()
 	r.w.passed[r.way]++
 	r.w.mu.Unlock()
@@ -233,7 +234,7 @@ func (r *relay) publish(p *packets.Publish) bool {
 		return false
 	}
 	if p.QoS == 0 {
-		f = fate{}
+		f = treatment{}
 	}
 	if f.lose {
 		r.w.lost.Add(1)
@@ -246,7 +247,7 @@ func (r *relay) publish(p *packets.Publish) bool {
 		r.w.doubled.Add(1)
 		r.mu.Lock()
 		r.copies = (r.copies + 1) % 5000
-		id := copyID + r.copies
+		id := firstCopyID + r.copies
 		r.mu.Unlock()
 		twin := *p
 		twin.PacketID = id

@@ -95,12 +95,12 @@ func (w *world) removed(n int, id string, made time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.deleted[n][id].Before(made) {
-		w.fails("%s was deleted on %s without a request", id, consumer(n))
+		w.recordFailure("%s was deleted on %s without a request", id, consumer(n))
 	}
 }
 
-// fails records a failure. The caller holds the lock.
-func (w *world) fails(format string, args ...any) {
+// recordFailure fails the test and keeps the first failure's text. The caller holds the lock.
+func (w *world) recordFailure(format string, args ...any) {
 	why := fmt.Sprintf(format, args...)
 	w.why = cmp.Or(w.why, why)
 	w.t.Error(why)
@@ -109,13 +109,13 @@ func (w *world) fails(format string, args ...any) {
 func (w *world) fatal(format string, args ...any) {
 	w.t.Helper()
 	w.mu.Lock()
-	w.fails(format, args...)
+	w.recordFailure(format, args...)
 	w.mu.Unlock()
 	w.t.FailNow()
 }
 
-// persist calls f until it succeeds, with any server that answers.
-func (w *world) persist(what string, f func(context.Context, *maestroclient.Client) error) {
+// retry calls f until it succeeds, with any server that answers.
+func (w *world) retry(what string, f func(context.Context, *maestroclient.Client) error) {
 	deadline := time.Now().Add(recoveryTimeout)
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()
@@ -144,7 +144,7 @@ func statusOf(err error) int {
 // register creates the consumers.
 func (w *world) register() {
 	for n := range clusters {
-		w.persist("registering "+consumer(n), func(ctx context.Context, m *maestroclient.Client) error {
+		w.retry("registering "+consumer(n), func(ctx context.Context, m *maestroclient.Client) error {
 			_, err := m.CreateConsumer(ctx, work.Consumer(consumer(n)), nil)
 			if statusOf(err) == 409 {
 				return nil
@@ -170,7 +170,7 @@ func bundle(n int, id, value string) maestroclient.Bundle {
 
 // apply requests a work with a value. While an earlier deletion of the work goes on, it retries.
 func (w *world) apply(n int, id, value string) {
-	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
+	w.retry("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
 		return update(ctx, m, bundle(n, id, value))
 	})
 	w.recordApplied(n, id, value)
@@ -179,7 +179,7 @@ func (w *world) apply(n int, id, value string) {
 // tryApply requests a work with a value. While an earlier deletion of the work goes on, it does nothing.
 func (w *world) tryApply(n int, id, value string) {
 	isDeleting := false
-	w.persist("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
+	w.retry("applying "+id, func(ctx context.Context, m *maestroclient.Client) error {
 		err := update(ctx, m, bundle(n, id, value))
 		if isDeleting = statusOf(err) == 409; isDeleting { // or an earlier attempt has created the work
 			return nil
@@ -211,13 +211,13 @@ func (w *world) recordApplied(n int, id, value string) {
 	w.changes++
 }
 
-func (w *world) remove(n int, id string) {
+func (w *world) requestDeletion(n int, id string) {
 	w.mu.Lock()
 	delete(w.requested[n], id)
 	w.deleted[n][id] = time.Now().Add(time.Hour) // from now on it may be deleted at any time
 	w.changes++
 	w.mu.Unlock()
-	w.persist("deleting "+id, func(ctx context.Context, m *maestroclient.Client) error {
+	w.retry("deleting "+id, func(ctx context.Context, m *maestroclient.Client) error {
 		return m.PublishDeletion(ctx, bundle(n, id, ""))
 	})
 }

@@ -41,12 +41,12 @@ func (w *world) createCustomer(name string) *customer {
 	}
 	c := &customer{id: made.ID, name: name}
 	w.eventually("cluster "+name+" is ready", func() error { return w.ready(c.id) })
-	made2, err := w.api.CreateCredential(w.t.Context(), cluster.ID(c.id),
+	credential, err := w.api.CreateCredential(w.t.Context(), cluster.ID(c.id),
 		platform.CredentialRequest{ExpirationSeconds: 6 * 3600})
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(made2.Kubeconfig))
+	config, err := clientcmd.RESTConfigFromKubeConfig([]byte(credential.Kubeconfig))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -137,8 +137,8 @@ func (c *customer) until(ctx context.Context, f func() error) bool {
 	return false
 }
 
-// has returns an error when acknowledged data is missing.
-func (c *customer) has(ctx context.Context) error {
+// checkAcknowledged returns an error when acknowledged data is missing.
+func (c *customer) checkAcknowledged(ctx context.Context) error {
 	list, err := c.maps.List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return err
@@ -175,7 +175,7 @@ func (w *world) churn(ctx context.Context, name string, waits func() time.Durati
 				return
 			}
 			if s := remote.StatusOf(err); s >= 400 && s < 500 && s != 404 && s != 408 && s != 409 && s != 429 ||
-				time.Since(begun) > patience {
+				time.Since(begun) > recoveryTimeout {
 				w.t.Errorf("%s %s: %v", what, name, err)
 				return
 			}

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	lightTime = 15 * time.Second // of faults; ATOLL_SOAK sets another
-	patience  = 4 * time.Minute  // for what must come to pass once they end
+	lightTime       = 15 * time.Second // of faults; ATOLL_SOAK sets another
+	recoveryTimeout = 4 * time.Minute  // of the region after the faults
 )
 
 const mc = "management-01"
@@ -34,7 +34,7 @@ type world struct {
 
 func (w *world) eventually(what string, f func() error) {
 	w.t.Helper()
-	localtest.Eventually(w.t, patience, func() error {
+	localtest.Eventually(w.t, recoveryTimeout, func() error {
 		if err := f(); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
 		}
@@ -65,7 +65,7 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 		wg.Go(func() { c.write(writing) })
 	}
 	for _, c := range customers { // before the first kill: a slow machine may not write within the span
-		w.eventually("somebody writes", c.hasWritten)
+		w.eventually("the customer "+c.name+" has written", c.hasWritten)
 	}
 	ctx, stop := context.WithTimeout(t.Context(), span)
 	defer stop()
@@ -92,9 +92,9 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 	for _, c := range customers {
 		kept["clusters-"+c.id] = true
 		w.eventually("it is ready", func() error { return w.ready(c.id) })
-		w.eventually("nothing is lost", func() error { return c.has(t.Context()) })
+		w.eventually("nothing is lost", func() error { return c.checkAcknowledged(t.Context()) })
 	}
-	w.eventually("the others left nothing", func() error { return w.only(kept) })
+	w.eventually("the others left nothing", func() error { return w.checkOnly(kept) })
 	t.Logf("all is as ordered %s after the last kill", time.Since(begun).Round(100*time.Millisecond))
 
 	begun = time.Now()
@@ -103,12 +103,13 @@ func TestI1I9I12HostedClustersUnderKills(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	w.eventually("nothing is left", func() error { return w.only(nil) })
+	w.eventually("nothing is left", func() error { return w.checkOnly(nil) })
 	t.Logf("nothing was left %s after the deletion", time.Since(begun).Round(100*time.Millisecond))
 }
 
-// kill kills one thing after the other until ctx ends, everything at once when
-// half of the time is over and now and then, and returns how often what.
+// kill kills random parts of the region, one after the other, until ctx ends: control planes, the router, and so on.
+// After half of span, and each minute from then on, it kills all processes at once. It returns the number of kills by
+// the kind of part.
 func (w *world) kill(ctx context.Context, rng *rand.Rand, span time.Duration) map[string]int {
 	kills := map[string]int{}
 	half := time.Now().Add(span / 2)
@@ -153,9 +154,9 @@ func (w *world) kill(ctx context.Context, rng *rand.Rand, span time.Duration) ma
 	return kills
 }
 
-// only returns an error if anything exists besides the clusters of these namespaces: in the
+// checkOnly returns an error if anything exists besides the clusters of these namespaces: in the
 // Platform API, on the management cluster, as files or as processes.
-func (w *world) only(kept map[string]bool) error {
+func (w *world) checkOnly(kept map[string]bool) error {
 	list, err := w.api.Clusters(w.t.Context(), client.ClusterQuery{})
 	if err != nil {
 		return err

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/test/localtest"
 )
 
-// A cluster is removed by force while its control plane runs: its room is not
-// reserved by no other cluster, the control plane is listed with its size, and an
+// A cluster is removed by force while its control plane runs: its place stays
+// reserved, the control plane is listed with its size, and an
 // operator deletes it. Then nothing is left, and the audit record names the
 // operator.
 func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
@@ -83,7 +83,7 @@ func TestI9OrphansOfAForcedDeletionAreFoundAndDeleted(t *testing.T) {
 	}
 
 	r.Atoll("mc", "orphans", "end", mc, made.ID, "--reason", "nobody needs it")
-	w.eventually("nothing is left", func() error { return w.only(nil) })
+	w.eventually("nothing is left", func() error { return w.checkOnly(nil) })
 	w.eventually("its room is free", func() error {
 		if n := placements(); n != 0 {
 			return fmt.Errorf("%d places are reserved", n)

@@ -22,7 +22,7 @@ func TestEachBinaryHasTheListedDependencies(t *testing.T) {
 		t.Run(binary, func(t *testing.T) {
 			cmd := exec.Command("go", "list", "-deps", "-f", "{{with .Module}}{{.Path}}{{end}}", where.pkg)
 			cmd.Dir = where.dir
-			cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as both are built
+			cmd.Env = append(os.Environ(), "CGO_ENABLED=0") // as `make build` builds them
 			out, err := cmd.Output()
 			if err != nil {
 				t.Fatalf("go list: %v", err)

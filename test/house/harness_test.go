@@ -77,11 +77,11 @@ const (
 func TestOnlyTheTestWorldStartsServices(t *testing.T) {
 	found := map[string][]string{} // by file
 	for dir, p := range packages(t) {
-		if room(dir) == "bench" {
+		if topFolder(dir) == "bench" {
 			continue
 		}
 		files := slices.Concat(p.TestGoFiles, p.XTestGoFiles)
-		if room(dir) == "test" || dir == "internal/pgtest" {
+		if topFolder(dir) == "test" || dir == "internal/pgtest" {
 			files = append(files, p.GoFiles...)
 		}
 		for _, file := range files {

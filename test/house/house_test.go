@@ -67,35 +67,35 @@ var (
 		"rollout", "recovery", "front"}
 )
 
-// room is the top folder of a package: its place in the house.
-func room(path string) string {
+// topFolder returns the first element of a package's path below the module, as the design's import rule names it.
+func topFolder(path string) string {
 	top, _, _ := strings.Cut(path, "/")
 	return top
 }
 
-// mayImport is the import rule of the design: which packages of ours a package may import.
+// mayImport reports whether one package of ours may import another by the import rule of the design.
 func mayImport(from, to string) bool {
-	f, to2 := room(from), room(to)
-	if f == to2 && f != "front" {
+	fromTop, toTop := topFolder(from), topFolder(to)
+	if fromTop == toTop && fromTop != "front" {
 		return true
 	}
-	base := to2 == "api" || to2 == "internal"
-	tool := slices.Contains(tools, to2)
+	base := toTop == "api" || toTop == "internal"
+	tool := slices.Contains(tools, toTop)
 	switch {
-	case f == "api" || f == "internal":
+	case fromTop == "api" || fromTop == "internal":
 		return base
-	case slices.Contains(tools, f), f == "local":
+	case slices.Contains(tools, fromTop), fromTop == "local":
 		return base || tool
-	case f == "front":
+	case fromTop == "front":
 		return base || tool || to == "access" || to == "access/policy" || to == "access/audit" ||
 			strings.HasPrefix(to, from+"/")
-	case slices.Contains(services, f):
+	case slices.Contains(services, fromTop):
 		return base || tool
-	case f == "cli":
+	case fromTop == "cli":
 		return true
-	case f == "cmd":
-		return to2 == "cli"
-	case f == "bench", f == "sim", f == "test":
+	case fromTop == "cmd":
+		return toTop == "cli"
+	case fromTop == "bench", fromTop == "sim", fromTop == "test":
 		return true
 	}
 	return false
@@ -200,7 +200,7 @@ func TestTheRegionCannotReadAKubeconfig(t *testing.T) {
 	}
 	checked := 0
 	for path := range all {
-		switch room(path) {
+		switch topFolder(path) {
 		case "access", "front", "clm", "fleet", "maestro", "sentinel", "store", "bus", "pki", "client":
 			if strings.Contains(path, "test") {
 				continue

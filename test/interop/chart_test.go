@@ -129,25 +129,19 @@ func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
 	for _, o := range slices.Concat(objects, objects) {
 		cluster.apply(t, o)
 	}
-	if allowed := cluster.may(t, "create", "hypershift.openshift.io", "hostedclusters"); !allowed {
-		t.Error("the agent may not do what the default list says")
-	}
+	cluster.awaitRight(t, right{"create", "hypershift.openshift.io", "hostedclusters", true}) // by the default list
 	for _, o := range bounded {
 		cluster.apply(t, o)
 	}
-	for _, c := range []struct {
-		verb, group, resource string
-		want                  bool
-	}{
+	for _, c := range []right{
+		// The first right is lost: once it is, the server knows the narrow ClusterRole.
+		{"create", "hypershift.openshift.io", "hostedclusters", false},
 		{"create", "", "configmaps", true}, {"delete", "apps", "deployments", true}, {"create", "batch", "jobs", false},
-		{"create", "hypershift.openshift.io", "hostedclusters", false}, {"escalate", "rbac.authorization.k8s.io",
-			"clusterroles", false},
+		{"escalate", "rbac.authorization.k8s.io", "clusterroles", false},
 		{"update", "rbac.authorization.k8s.io", "clusterroles", false}, {"create", "admissionregistration.k8s.io",
 			"validatingwebhookconfigurations", false},
 	} {
-		if have := cluster.may(t, c.verb, c.group, c.resource); have != c.want {
-			t.Errorf("with the groups core and apps, %s %s.%s: %v", c.verb, c.resource, c.group, have)
-		}
+		cluster.awaitRight(t, c)
 	}
 	// Here and not in a test of its own, since an API server takes seconds to start.
 	t.Run("AllChartsAndExamplesAreAccepted", func(t *testing.T) { acceptsChartsAndExamples(t, cluster) })
@@ -364,25 +358,26 @@ func (c *chartCluster) patch(t *testing.T, o *unstructured.Unstructured, options
 	}
 }
 
-// may reads from the API server whether the agent's service account has a right. The server knows
-// new rights a moment after they are written, so the answer must be stable for some time.
-func (c *chartCluster) may(t *testing.T, verb, group, resource string) bool {
+// right is whether the agent's service account may do something.
+type right struct {
+	verb, group, resource string
+	allowed               bool
+}
+
+// awaitRight waits until the API server's answer about a right is that of r. The server knows new rights a moment after
+// they are written.
+func (c *chartCluster) awaitRight(t *testing.T, r right) {
 	t.Helper()
-	var last bool
-	for same := 0; same < 3; same++ {
+	eventually(t, fmt.Sprintf("%s %s.%s is allowed: %v", r.verb, r.resource, r.group, r.allowed), func() error {
 		review, err := c.typed.AuthorizationV1().SubjectAccessReviews().Create(t.Context(),
 			&authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
 				User: "system:serviceaccount:" + agentNamespace + ":atoll-agent",
-				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Group: group, Resource: resource,
+				ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: r.verb, Group: r.group, Resource: r.resource,
 					Namespace: "default"},
 			}}, metav1.CreateOptions{})
-		if err != nil {
-			t.Fatal(err)
+		if err == nil && review.Status.Allowed != r.allowed {
+			err = fmt.Errorf("the server says %v", review.Status.Allowed)
 		}
-		if review.Status.Allowed != last {
-			last, same = review.Status.Allowed, 0
-		}
-		<-time.After(100 * time.Millisecond)
-	}
-	return last
+		return err
+	})
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -55,7 +54,7 @@ func TestTheProbesOfChartsSucceed(t *testing.T) {
 				runWhileProbed(t, exec.Command(atoll, append(command[1:], local(args)...)...), func() {
 					for _, probe := range []string{"startupProbe", "livenessProbe", "readinessProbe"} {
 						command, _, _ := unstructured.NestedStringSlice(container, probe, "exec", "command")
-						retry(t, probe, func() error {
+						eventually(t, probe, func() error {
 							text, err := exec.Command(atoll, local(command[1:])...).CombinedOutput()
 							if err != nil {
 								return fmt.Errorf("%v: %w: %s", command, err, text)
@@ -88,20 +87,6 @@ func runWhileProbed(t *testing.T, cmd *exec.Cmd, probe func()) {
 		}
 	})
 	probe()
-}
-
-// retry calls a function until it succeeds. Its limit is for a hang only.
-func retry(t *testing.T, what string, do func() error) {
-	t.Helper()
-	for end := time.Now().Add(patience); ; <-time.After(50 * time.Millisecond) {
-		err := do()
-		if err == nil {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("%s: %v", what, err)
-		}
-	}
 }
 
 // freeAddresses returns different addresses on loopback at which nothing listens.
@@ -154,7 +139,7 @@ func (c *chartCluster) awaitKind(t *testing.T, crd *unstructured.Unstructured) {
 	kind, _, _ := unstructured.NestedString(crd.Object, "spec", "names", "kind")
 	versions, _, _ := unstructured.NestedSlice(crd.Object, "spec", "versions")
 	version := versions[0].(map[string]any)["name"].(string)
-	retry(t, kind, func() error {
+	eventually(t, kind, func() error {
 		c.mapper.Reset()
 		mapping, err := c.mapper.RESTMapping(schema.GroupKind{Group: group, Kind: kind}, version)
 		if err == nil {

@@ -138,7 +138,7 @@ func (s *source) at(cluster string) workv1client.ManifestWorkInterface {
 	return s.works.WorkV1().ManifestWorks(cluster)
 }
 
-// status is a condition of a work as the source's informer has it, or "".
+// work returns a work as the source's informer has it, or nil.
 func (s *source) work(cluster, name string) *workv1.ManifestWork {
 	w, err := s.informer.Lister().ManifestWorks(cluster).Get(name)
 	if err != nil {

@@ -42,8 +42,8 @@ type hub struct {
 	works        workv1client.ManifestWorkInterface
 }
 
-// machine is a world without a region of ours, for tests of foreign programs only.
-func machine(t *testing.T) *world {
+// foreignWorld returns a world without a region of ours, for tests of foreign programs only.
+func foreignWorld(t *testing.T) *world {
 	t.Helper()
 	dir := t.TempDir()
 	return &world{dir: dir, home: filepath.Join(dir, "home")}
@@ -172,7 +172,7 @@ func (h *hub) awaitGone(t *testing.T, name string) {
 // name, and creates no object again.
 func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 	t.Parallel()
-	w := machine(t)
+	w := foreignWorld(t)
 	c := w.cluster(t, "behind-hub")
 	h := startHub(t, w.cluster(t, "ocm-hub"), c.name)
 	if _, err := h.works.Create(t.Context(), manifestWork("shop", configMap("shop", "ocm-1")),
@@ -238,7 +238,7 @@ func TestAClusterBehindOCMsHubGoesFromAgentToAgent(t *testing.T) {
 // them removes its owner reference.
 func TestTwoAgentsOfOursServeOneCluster(t *testing.T) {
 	t.Parallel()
-	w := machine(t)
+	w := foreignWorld(t)
 	c := w.cluster(t, "two-hubs")
 	kube := w.cluster(t, "two-hubs-hub")
 	var hubs []*hub

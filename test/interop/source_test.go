@@ -20,9 +20,8 @@ func (w *world) managed() *cluster {
 	return &cluster{name: "management-01", dir: dir, admin: filepath.Join(dir, "admin.kubeconfig")}
 }
 
-// OCM's source client over MQTT, without a server between, with our agent: the plain protocol of
-// Open Cluster Management. The source answers the agent's list itself, and orders the deletion of
-// unknown works, without data.
+// OCM's source client, by gRPC through the region's Maestro, with our agent: a work is created, changed, deleted and
+// created again, and the source gets conditions and feedback of each version.
 func TestOCMsSourceClientOrdersFromOurRegion(t *testing.T) {
 	t.Parallel()
 	w := sharedWorld(t)

@@ -24,36 +24,37 @@ import (
 	"atoll.dev/test/testworld"
 )
 
-// road is a region with the adapters of hosted clusters, and one management cluster whose hosting
+// hostedWorld is a region with the adapters of hosted clusters, and one management cluster whose hosting
 // is the test itself: the test reports the state of a plane.
-type road struct {
+type hostedWorld struct {
 	*testworld.World
 	mc *testworld.Cluster
 }
 
-func newRoad(t *testing.T) *road {
+func newHostedWorld(t *testing.T) *hostedWorld {
 	t.Helper()
 	w := testworld.Start(t, testworld.Options{Fleet: true, Clusters: []work.Consumer{consumer}, Hosting: true,
 		Adapters: []string{"placement", "pull-secret", "hosted-cluster", "node-pool", "credential"},
 		Env:      map[string]string{"ATOLL_BASE_DOMAIN": "hosted.test"}})
-	return &road{w, w.Clusters[consumer]}
+	return &hostedWorld{w, w.Clusters[consumer]}
 }
 
 // join makes the management cluster known to the lifecycle manager.
-func (w *road) join(planes int) {
+func (w *hostedWorld) join(planes int) {
 	w.T.Helper()
 	w.Create("managementclusters", "ManagementCluster", consumer,
 		fmt.Sprintf(`{"capacity":{"planes":%d},"versions":["1.36.3"]}`, planes), nil)
 }
 
 // create creates a cluster.
-func (w *road) create(name string) clmclient.Resource {
+func (w *hostedWorld) create(name string) clmclient.Resource {
 	w.T.Helper()
 	return w.Create(clusters, "Cluster", name, `{"hostedCluster":{"release":{"image":"atoll.dev/release:1.36.3"}}}`, nil)
 }
 
 // awaitHosted waits until a cluster has an object of a kind, and returns it.
-func (w *road) awaitHosted(kind schema.GroupVersionResource, cluster, name string) (o *unstructured.Unstructured) {
+func (w *hostedWorld) awaitHosted(kind schema.GroupVersionResource, cluster,
+	name string) (o *unstructured.Unstructured) {
 	w.T.Helper()
 	w.Await(kind.Resource+" "+name+" is there", func() (err error) {
 		o, err = w.mc.Object(kind, apihosting.Namespace(cluster), name)
@@ -63,7 +64,7 @@ func (w *road) awaitHosted(kind schema.GroupVersionResource, cluster, name strin
 }
 
 // report writes hosting's status of an object.
-func (w *road) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64,
+func (w *hostedWorld) report(kind schema.GroupVersionResource, o *unstructured.Unstructured, generation int64,
 	status map[string]any, conditions ...string) {
 	w.T.Helper()
 	var list []any
@@ -92,7 +93,7 @@ func externalSecrets() schema.GroupVersionResource {
 }
 
 // edit changes an object as hosting does, which sets finalizers.
-func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructured, patch string) {
+func (w *hostedWorld) edit(kind schema.GroupVersionResource, o *unstructured.Unstructured, patch string) {
 	w.T.Helper()
 	_, err := w.mc.In(kind, o.GetNamespace()).Patch(w.T.Context(), o.GetName(), types.MergePatchType,
 		[]byte(patch), metav1.PatchOptions{FieldManager: "hosting"})
@@ -102,7 +103,7 @@ func (w *road) edit(kind schema.GroupVersionResource, o *unstructured.Unstructur
 }
 
 // checkDeleting returns an error unless an object is being deleted.
-func (w *road) checkDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) error {
+func (w *hostedWorld) checkDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) error {
 	now, err := w.mc.Object(kind, o.GetNamespace(), o.GetName())
 	if err == nil && now.GetDeletionTimestamp() == nil {
 		err = errors.New("nobody has asked for its deletion")
@@ -111,13 +112,13 @@ func (w *road) checkDeleting(kind schema.GroupVersionResource, o *unstructured.U
 }
 
 // awaitDeleting waits until the deletion of an object was requested.
-func (w *road) awaitDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) {
+func (w *hostedWorld) awaitDeleting(kind schema.GroupVersionResource, o *unstructured.Unstructured) {
 	w.T.Helper()
 	w.Await(kind.Resource+" "+o.GetName()+" is being deleted", func() error { return w.checkDeleting(kind, o) })
 }
 
 // awaitNothing waits until nothing is left of a cluster: no resource, place, namespace, or work.
-func (w *road) awaitNothing(id string) {
+func (w *hostedWorld) awaitNothing(id string) {
 	w.T.Helper()
 	operator := w.Dial("operator")
 	w.AwaitGone(clusters, id)
@@ -140,7 +141,7 @@ func (w *road) awaitNothing(id string) {
 }
 
 // checkPlaced fails the test unless a cluster has its place.
-func (w *road) checkPlaced(id string) {
+func (w *hostedWorld) checkPlaced(id string) {
 	w.T.Helper()
 	if p, err := w.Client.Placement(w.T.Context(), cluster.ID(id)); err != nil || p.State != "Placed" {
 		w.T.Errorf("the place was given back before the control plane was gone: %v, %v", p, err)
@@ -151,7 +152,7 @@ func (w *road) checkPlaced(id string) {
 // before it has a place, while the plane starts, while the management cluster is away (I9). The
 // place is released last, and a waiting cluster takes it.
 func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
-	w := newRoad(t)
+	w := newHostedWorld(t)
 	w.join(3)
 	first := w.create("first")
 	pools, credentials := clusters.Below(first.ID, "nodepools"), clusters.Below(first.ID, "credentials")
@@ -170,11 +171,11 @@ func TestI9AClusterConvergesFromEveryStep(t *testing.T) {
 	second, third := w.create("second"), w.create("third") // the plane of the second only ever starts
 	w.AwaitCondition(clusters, second.ID, "PlacementSuccessful", "True", "Placed")
 	w.AwaitCondition(clusters, third.ID, "PlacementSuccessful", "True", "Placed")
-	homeless, next := w.create("homeless"), w.create("next") // the region is full
-	w.AwaitCondition(clusters, homeless.ID, "HostedClusterSuccessful", "False", "NoCapacity")
+	unplaced, next := w.create("unplaced"), w.create("next") // the region is full
+	w.AwaitCondition(clusters, unplaced.ID, "HostedClusterSuccessful", "False", "NoCapacity")
 	w.AwaitCondition(clusters, next.ID, "PlacementSuccessful", "False", "NoCapacity")
-	w.Delete(clusters, homeless.ID)
-	w.awaitNothing(homeless.ID) // deleted before it had a place
+	w.Delete(clusters, unplaced.ID)
+	w.awaitNothing(unplaced.ID) // deleted before it had a place
 
 	w.report(hypershift.HostedClusters(), plane, 1, nil, "Available", "False", "PlaneStarting", "the plane is starting",
 		"ValidReleaseImage", "True", "AsExpected", "")

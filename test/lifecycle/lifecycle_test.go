@@ -15,8 +15,8 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 	w, mc := startWorld(t)
 	cluster := w.Create(clusters, "Cluster", "first", `{"size":1}`, placedHere)
 	w.AwaitReconciled(clusters, cluster.ID, 1) // by two adapters
-	shipped, own := "clusters-"+cluster.ID, "hf-"+cluster.ID
-	for _, ns := range []string{shipped, own} {
+	byMaestro, byKubernetes := "clusters-"+cluster.ID, "hf-"+cluster.ID
+	for _, ns := range []string{byMaestro, byKubernetes} {
 		if _, err := mc.Object(namespaces, "", ns); err != nil {
 			t.Error(err)
 		}
@@ -30,7 +30,7 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 		t.Fatalf("generation %d", got.Generation)
 	}
 	w.AwaitReconciled(clusters, cluster.ID, 2)
-	if err := hasValue(mc, shipped, "cluster-config", "generation", "2")(); err != nil {
+	if err := hasValue(mc, byMaestro, "cluster-config", "generation", "2")(); err != nil {
 		t.Error(err)
 	}
 
@@ -41,27 +41,28 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	disturb(namespaces, "", own, `{"metadata":{"labels":{"hyperfleet.io/cluster-name":"other"}}}`)
+	disturb(namespaces, "", byKubernetes, `{"metadata":{"labels":{"hyperfleet.io/cluster-name":"other"}}}`)
 	w.Await("a label of the namespace is set back (Kubernetes)", func() error {
-		ns, err := mc.Object(namespaces, "", own)
+		ns, err := mc.Object(namespaces, "", byKubernetes)
 		if err == nil && ns.GetLabels()["hyperfleet.io/cluster-name"] != "first" {
 			err = fmt.Errorf("labels %v", ns.GetLabels())
 		}
 		return err
 	})
 	ofPool := "nodepool-" + pool.ID
-	disturb(configMaps, own, ofPool, `{"data":{"nodepool_name":"other"}}`)
-	w.Await("data of a ConfigMap is set back (Kubernetes)", hasValue(mc, own, ofPool, "nodepool_name", "workers"))
-	disturb(configMaps, shipped, "cluster-config", `{"data":{"cluster_name":"other"}}`)
-	w.Await("data of a ConfigMap is set back (Maestro)", hasValue(mc, shipped, "cluster-config", "cluster_name", "first"))
-	if err := mc.In(configMaps, own).Delete(t.Context(), ofPool, metav1.DeleteOptions{}); err != nil {
+	disturb(configMaps, byKubernetes, ofPool, `{"data":{"nodepool_name":"other"}}`)
+	w.Await("data of a ConfigMap is set back (Kubernetes)", hasValue(mc, byKubernetes, ofPool, "nodepool_name", "workers"))
+	disturb(configMaps, byMaestro, "cluster-config", `{"data":{"cluster_name":"other"}}`)
+	w.Await("data of a ConfigMap is set back (Maestro)",
+		hasValue(mc, byMaestro, "cluster-config", "cluster_name", "first"))
+	if err := mc.In(configMaps, byKubernetes).Delete(t.Context(), ofPool, metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	w.Await("a deleted ConfigMap is created again", hasValue(mc, own, ofPool, "nodepool_name", "workers"))
+	w.Await("a deleted ConfigMap is created again", hasValue(mc, byKubernetes, ofPool, "nodepool_name", "workers"))
 
 	w.Delete(clusters, cluster.ID)
 	w.AwaitGone(clusters, cluster.ID) // with the node pool and both namespaces
-	for _, ns := range []string{shipped, own} {
+	for _, ns := range []string{byMaestro, byKubernetes} {
 		if _, err := mc.Object(namespaces, "", ns); !apierrors.IsNotFound(err) {
 			t.Errorf("the cluster is gone, and namespace %s is not: %v", ns, err)
 		}
@@ -72,7 +73,7 @@ func TestAClusterIsCreatedChangedRepairedAndDeleted(t *testing.T) {
 // never had one can be deleted.
 func TestAClusterWithoutAManagementClusterWaits(t *testing.T) {
 	w, _ := startWorld(t)
-	cluster := w.Create(clusters, "Cluster", "homeless", `{}`, nil)
+	cluster := w.Create(clusters, "Cluster", "unplaced", `{}`, nil)
 	other := w.Create(clusters, "Cluster", "forgotten", `{}`, nil)
 	w.AwaitCondition(clusters, cluster.ID, "ClMaestroSuccessful", "False", "NoManagementCluster")
 	changed := w.Replace(clusters, cluster.ID, `{"labels":{"atoll.dev/management-cluster":"`+consumer+`"}}`)

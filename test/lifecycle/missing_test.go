@@ -11,9 +11,9 @@ import (
 	"atoll.dev/test/testworld"
 )
 
-// lostTask needs a file, and cannot report without it. Its times have whole
+// fileTask needs a file, and cannot report without it. Its times have whole
 // seconds, as those of most tasks.
-const lostTask = `
+const fileTask = `
 params:
 - {name: clusterId, source: event.id, required: true}
 - {name: generation, source: event.generation, type: int, required: true}
@@ -41,7 +41,7 @@ func TestAMissingParameterIsReportedUntilItIsSet(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 	w.StartAdapter(testworld.AdapterOptions{
 		Config:    []byte("adapter: {name: cl-lost}\nclients: {broker: {subscription_id: cl-lost, topic: clusters}}\n"),
-		Task:      []byte(strings.Replace(lostTask, "FILE", file, 1)),
+		Task:      []byte(strings.Replace(fileTask, "FILE", file, 1)),
 		Transport: transporttest.NewMemory(),
 	})
 	cluster := w.Create(clusters, "Cluster", "lost", `{}`, nil)

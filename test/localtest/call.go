@@ -48,7 +48,7 @@ func (r *Region) Kubectl(cluster string, args ...string) string {
 	return out
 }
 
-// TryKubectl is Kubectl of what may fail.
+// TryKubectl is Kubectl, but returns the error of kubectl.
 func (r *Region) TryKubectl(cluster string, args ...string) (string, error) {
 	_, kubectl := Bin(r.T)
 	file := filepath.Join(r.T.TempDir(), "kubeconfig")
@@ -82,10 +82,10 @@ func ConfigMapWork(name string, configMaps map[string]map[string]string) json.Ra
 	return data
 }
 
-// Eventually calls f until it returns nil, at most for the test's patience. testsite.EventuallyWithin says how often.
-func Eventually(t testing.TB, patience time.Duration, f func() error) {
+// Eventually calls f until it returns nil. After limit it fails the test. It pauses as testsite.EventuallyWithin does.
+func Eventually(t testing.TB, limit time.Duration, f func() error) {
 	t.Helper()
-	testsite.EventuallyWithin(t, "the region", patience, f)
+	testsite.EventuallyWithin(t, "the region", limit, f)
 }
 
 // Processes lists the pids of a home's processes.

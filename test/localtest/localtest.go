@@ -205,13 +205,13 @@ func Main(m *testing.M, args ...string) int {
 	return code
 }
 
-// New starts a region for one test, which goes with it.
+// New starts a region for one test. It is stopped and deleted when the test ends.
 func New(t *testing.T, args ...string) *Region {
 	t.Helper()
 	return NewIn(t, func(string) {}, args...)
 }
 
-// NewIn is New with a home that was prepared.
+// NewIn is New; prepare may write files into the region's home before it starts.
 func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
 	t.Helper()
 	r := Undeclared(t)
@@ -220,7 +220,8 @@ func NewIn(t *testing.T, prepare func(home string), args ...string) *Region {
 	return r
 }
 
-// Undeclared is an empty home, for a test that starts the region by its declaration. The region goes with the test.
+// Undeclared returns a region that is not started: the test starts it by its declaration. Its home is empty. It is
+// stopped and deleted when the test ends.
 func Undeclared(t *testing.T) *Region {
 	t.Helper()
 	Bin(t)
@@ -261,7 +262,7 @@ func (r *Region) Atoll(args ...string) string {
 	return out
 }
 
-// Try is Atoll of what may fail.
+// Try is Atoll, but returns the error of the command.
 func (r *Region) Try(args ...string) (string, error) {
 	Bin(r.T)
 	cmd := Command(r.Home, args...)

@@ -54,12 +54,12 @@ func TestTheRootOfANodeIsKeptFromItsMachine(t *testing.T) {
 		return err
 	})
 	t.Run("addresses of the machine", func(t *testing.T) {
-		heard, err := net.ListenPacket("udp4", "0.0.0.0:0")
+		listener, err := net.ListenPacket("udp4", "0.0.0.0:0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer heard.Close()
-		_, port, _ := net.SplitHostPort(heard.LocalAddr().String())
+		defer listener.Close()
+		_, port, _ := net.SplitHostPort(listener.LocalAddr().String())
 		addresses, err := net.InterfaceAddrs()
 		if err != nil {
 			t.Fatal(err)
@@ -77,8 +77,8 @@ func TestTheRootOfANodeIsKeptFromItsMachine(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		_ = heard.SetReadDeadline(time.Now().Add(time.Second))
-		if n, from, err := heard.ReadFrom(make([]byte, 64)); err == nil {
+		_ = listener.SetReadDeadline(time.Now().Add(time.Second))
+		if n, from, err := listener.ReadFrom(make([]byte, 64)); err == nil {
 			t.Errorf("%d bytes from %s: a node reaches this machine", n, from)
 		}
 		if tried == 0 {

@@ -41,7 +41,7 @@ func TestAMachineOfACustomerJoinsAndLeaves(t *testing.T) {
 		return nil
 	})
 	s.refused("a machine more than the pool has", s.token("m00002", time.Hour), "node pool e is full: 1 of 1 machines")
-	s.try("e-m00001", "get", "nodes", "-o", "name")
+	s.awaitOutput("e-m00001", "get", "nodes", "-o", "name")
 
 	s.apply(`
 apiVersion: v1
@@ -58,11 +58,11 @@ spec:
   restartPolicy: Never
   containers: [{name: demo, image: "atoll.dev/demo:v1", imagePullPolicy: Never, args: [echo, hello from a customer]}]
 `)
-	s.try("Running", "get", "pod", "server", "-o", "jsonpath={.status.phase}")
-	s.try("server", "exec", "server", "--", "/demo", "hostname")
-	s.try("hello from a customer", "logs", "once")
+	s.awaitOutput("Running", "get", "pod", "server", "-o", "jsonpath={.status.phase}")
+	s.awaitOutput("server", "exec", "server", "--", "/demo", "hostname")
+	s.awaitOutput("hello from a customer", "logs", "once")
 	// CoreDNS reads the cluster through the router, to which it cannot name the plane.
-	s.try("10.96.0.1", "exec", "server", "--", "/demo", "resolve", "kubernetes.default.svc.cluster.local")
+	s.awaitOutput("10.96.0.1", "exec", "server", "--", "/demo", "resolve", "kubernetes.default.svc.cluster.local")
 
 	_, err := s.run("", "delete", "pod", "server", "once", "--now")
 	if err != nil {

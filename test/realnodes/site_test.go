@@ -284,8 +284,8 @@ func (s *site) awaitPool(ready int) {
 	})
 }
 
-// try repeats a command of kubectl until it prints a text.
-func (s *site) try(want string, args ...string) {
+// awaitOutput repeats a command of kubectl until it prints a text.
+func (s *site) awaitOutput(want string, args ...string) {
 	s.t.Helper()
 	testsite.EventuallyWithin(s.t, "kubectl "+strings.Join(args, " "), limit, func() error {
 		out, err := s.run("", args...)

@@ -88,7 +88,7 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 	for _, mc := range []string{mc1, mc2} {
 		w.Create("managementclusters", "ManagementCluster", mc, `{}`, nil)
 	}
-	one, two, doomed := w.create("one", mc1), w.create("two", mc2), w.create("doomed", mc2)
+	one, two, deleting := w.create("one", mc1), w.create("two", mc2), w.create("deleting", mc2)
 	direct := w.Dial("somebody")
 	if _, err := direct.CreateBundle(t.Context(), maestroclient.Bundle{
 		ID: direct.BundleID(mc1, "direct"), Consumer: mc1, Metadata: metav1.ObjectMeta{Name: "direct"},
@@ -103,10 +103,10 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		return err
 	})
 	w.Clusters[mc2].Agent.Stop()
-	w.Delete(clusters, doomed)
+	w.Delete(clusters, deleting)
 	operator := w.Dial("operator")
 	w.Await("the deletion has reached Maestro", func() error {
-		doc, err := operator.Bundle(t.Context(), work.BundleID("cl-maestro", mc2, "cl-maestro-"+doomed))
+		doc, err := operator.Bundle(t.Context(), work.BundleID("cl-maestro", mc2, "cl-maestro-"+deleting))
 		if err != nil {
 			return err
 		}
@@ -125,10 +125,10 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		waits[wait.Kind+" "+wait.Name] = true
 	}
 	if code != 1 || report.Done || report.Consumers.Created != 2 || !waits["ManagementCluster mc2"] ||
-		!waits["Cluster doomed"] {
+		!waits["Cluster deleting"] {
 		t.Fatalf("with one agent away: %d, %+v; %s", code, report, stderr)
 	}
-	if _, err := w.Client.Get(t.Context(), clusters, doomed, ""); err != nil {
+	if _, err := w.Client.Get(t.Context(), clusters, deleting, ""); err != nil {
 		t.Fatalf("the cluster was deleted before its agent connected: %v", err)
 	}
 
@@ -142,11 +142,11 @@ func TestI8I9ARebuildRestoresTheOrderedWorks(t *testing.T) {
 		report.Works.Present != 2 {
 		t.Errorf("works: %+v", report)
 	}
-	if _, err := w.Client.Get(t.Context(), clusters, doomed, ""); remote.StatusOf(err) != http.StatusNotFound {
+	if _, err := w.Client.Get(t.Context(), clusters, deleting, ""); remote.StatusOf(err) != http.StatusNotFound {
 		t.Errorf("the cluster that was being deleted: %v", err)
 	}
 	w.Await("its namespace is being deleted", func() error {
-		ns, err := w.Clusters[mc2].Object(namespaces, "", "clusters-"+doomed)
+		ns, err := w.Clusters[mc2].Object(namespaces, "", "clusters-"+deleting)
 		if err == nil && ns.GetDeletionTimestamp() == nil {
 			return errors.New("it is not being deleted")
 		}

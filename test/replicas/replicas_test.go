@@ -30,8 +30,8 @@ const (
 	lease    = 4 * time.Second // the default of adapters
 )
 
-// work is a run of the adapter's task. It is under way until its context ends.
-type work struct {
+// taskRun is one run of the adapter's task, until its context ends.
+type taskRun struct {
 	replica string
 	ctx     context.Context
 }
@@ -43,15 +43,16 @@ type world struct {
 	clm    *clmclient.Client
 
 	mu      sync.Mutex
-	working map[string]work // by resource
-	runs    map[string]int  // by replica
-	away    atomic.Bool     // the lifecycle manager answers no renewals
-	late    atomic.Bool     // a replica renewed its lease after its end: this machine was too slow for the test
+	working map[string]taskRun // by resource
+	runs    map[string]int     // by replica
+	away    atomic.Bool        // the lifecycle manager answers no renewals
+	late    atomic.Bool        // a replica renewed its lease after its end: this machine was too slow for the test
 }
 
 func newWorld(t *testing.T) *world {
 	region := testworld.Start(t, testworld.Options{Entities: entities})
-	return &world{T: t, broker: region.Broker, clm: region.CLM.Dial(), working: map[string]work{}, runs: map[string]int{}}
+	return &world{T: t, broker: region.Broker, clm: region.CLM.Dial(), working: map[string]taskRun{},
+		runs: map[string]int{}}
 }
 
 // leases renews the leases of one replica with the lifecycle manager.
@@ -118,7 +119,7 @@ func (r *replica) Run(ctx context.Context, e adapter.Event) *adapter.Result {
 	if other := w.working[e.ID]; other.ctx != nil && other.ctx.Err() == nil {
 		w.Errorf("%s and %s work on %s at once", other.replica, r.name, e.ID)
 	}
-	w.working[e.ID] = work{r.name, ctx}
+	w.working[e.ID] = taskRun{r.name, ctx}
 	w.runs[r.name]++
 	w.mu.Unlock()
 	select {
@@ -175,9 +176,9 @@ func (w *world) change(ids ...string) {
 	}
 }
 
-// reconciled waits until all clusters are reconciled and each of the named replicas has run a task since the last call.
-// It returns how many tasks each replica has run since then.
-func (w *world) reconciled(replicas ...string) (runs map[string]int) {
+// awaitReconciled waits until all clusters are reconciled and each of the named replicas has run a task since the
+// last call. It returns how many tasks each replica has run since then.
+func (w *world) awaitReconciled(replicas ...string) (runs map[string]int) {
 	w.Helper()
 	w.eventually(fmt.Sprint("all clusters are reconciled by ", replicas), func() error {
 		page, err := w.clm.List(w.Context(), clusters, clmclient.ResourceQuery{Size: 1,
@@ -207,7 +208,7 @@ func TestNoResourceRunsInTwoReplicas(t *testing.T) {
 	one := w.start("one")
 	ids := w.create(12)
 	change := func() { t.Helper(); w.change(ids...) }
-	w.reconciled("one")
+	w.awaitReconciled("one")
 	two := w.start("two") // while there is work
 	w.eventually("the second replica has a share", func() error {
 		change()
@@ -218,14 +219,14 @@ func TestNoResourceRunsInTwoReplicas(t *testing.T) {
 		}
 		return nil
 	})
-	w.reconciled("two")
+	w.awaitReconciled("two")
 
 	one.cut() // it still runs and receives events
 	change()
-	w.reconciled("two")
+	w.awaitReconciled("two")
 	w.eventually("the second replica has all clusters", func() error {
 		change()
-		if runs := w.reconciled("two"); runs["one"] > 0 || runs["two"] < len(ids) {
+		if runs := w.awaitReconciled("two"); runs["one"] > 0 || runs["two"] < len(ids) {
 			return fmt.Errorf("runs %v", runs)
 		}
 		return nil
@@ -235,7 +236,7 @@ func TestNoResourceRunsInTwoReplicas(t *testing.T) {
 	change()
 	two.stop() // an orderly end, while there is work
 	change()
-	w.reconciled("three")
+	w.awaitReconciled("three")
 }
 
 // When the lifecycle manager answers no renewal for longer than a lease, each replica gets its
@@ -247,7 +248,7 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	ids := w.create(40)
 	w.eventually("both replicas have a share", func() error {
 		w.change(ids...)
-		if runs := w.reconciled(); runs["one"] == 0 || runs["two"] == 0 {
+		if runs := w.awaitReconciled(); runs["one"] == 0 || runs["two"] == 0 {
 			return fmt.Errorf("runs %v", runs)
 		}
 		return nil
@@ -255,7 +256,7 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	members := func() (list []apiclm.AdapterMember) {
 		for _, name := range []string{"one", "two"} {
 			m, err := w.clm.RenewMember(t.Context(), "dns", name, apiclm.AdapterMemberRenewal{
-				LeaseMs: lease.Milliseconds(), Keep: every()})
+				LeaseMs: lease.Milliseconds(), Keep: allSlots()})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -273,7 +274,7 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 		w.mu.Unlock()
 		w.change(ids[0])
 		w.away.Store(false)
-		w.reconciled()
+		w.awaitReconciled()
 		<-time.After(2 * lease)
 		diff := cmp.Diff(before, members())
 		w.mu.Lock()
@@ -289,8 +290,8 @@ func TestAPauseChangesNoOwners(t *testing.T) {
 	}
 }
 
-// every returns all slots: a renewal that keeps them all releases none.
-func every() (slots []int) {
+// allSlots returns all slots: a renewal that keeps them all releases none.
+func allSlots() (slots []int) {
 	for slot := range 32 {
 		slots = append(slots, slot)
 	}

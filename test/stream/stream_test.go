@@ -92,8 +92,8 @@ func (r *region) publish(kind, id, value string) {
 	})
 }
 
-// applied waits until the agent has reported that it applied a version.
-func (r *region) applied(id string, version int64) {
+// awaitApplied waits until the agent has reported that it applied a version.
+func (r *region) awaitApplied(id string, version int64) {
 	r.t.Helper()
 	testsite.Eventually(r.t, fmt.Sprintf("%s is applied at %d", id, version), func() error {
 		code, data := r.call("GET", "/resource-bundles/"+id, "")
@@ -160,10 +160,10 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 
 	begun := time.Now()
 	r.publish(work.SpecCreate, "one", "1")
-	r.applied("one", 1)
+	r.awaitApplied("one", 1)
 	t.Logf("create to applied: %s", time.Since(begun))
 	r.publish(work.SpecUpdate, "one", "2")
-	r.applied("one", 2)
+	r.awaitApplied("one", 2)
 	if v := value("one"); v != "2" {
 		t.Errorf("the cluster has %s", v)
 	}
@@ -174,8 +174,8 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 	begun = time.Now()
 	r.publish(work.SpecUpdate, "one", "3")
 	r.publish(work.SpecCreate, "two", "1")
-	r.applied("one", 3)
-	r.applied("two", 1)
+	r.awaitApplied("one", 3)
+	r.awaitApplied("two", 1)
 	t.Logf("server's start to applied: %s", time.Since(begun))
 
 	// An agent that was away gets the changes and deletions.
@@ -183,7 +183,7 @@ func TestI6OurAgentByGRPC(t *testing.T) {
 	r.publish(work.SpecDelete, "two", "")
 	r.publish(work.SpecUpdate, "one", "4")
 	a.Start()
-	r.applied("one", 4)
+	r.awaitApplied("one", 4)
 	testsite.Eventually(t, "work two is deleted", func() error {
 		if code, _ := r.call("GET", "/resource-bundles/two", ""); code != http.StatusNotFound {
 			return fmt.Errorf("status %d", code)

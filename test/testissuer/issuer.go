@@ -59,8 +59,8 @@ func New(url, clientID string) *Issuer {
 // SignIn makes a person the one who consents from now on.
 func (i *Issuer) SignIn(subject string) { i.change(func() { i.subject = subject }) }
 
-// Live sets how long new tokens are valid.
-func (i *Issuer) Live(d time.Duration) { i.change(func() { i.lifetime = d }) }
+// SetLifetime sets how long new tokens are valid.
+func (i *Issuer) SetLifetime(d time.Duration) { i.change(func() { i.lifetime = d }) }
 
 // Fail makes the issuer answer everything with 500, until Recover.
 func (i *Issuer) Fail() { i.change(func() { i.isDown = true }) }
@@ -279,7 +279,7 @@ func (i *Issuer) poll(code string) string {
 	return ""
 }
 
-// use returns a grant and makes it useless.
+// use returns a grant that was not used yet, and marks it as used: it is given once.
 func (i *Issuer) use(kind, code string) (grant, bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

@@ -25,13 +25,13 @@ type child struct {
 	Config      json.RawMessage
 }
 
-// Main runs the tests of a package, or, in a child process of StartProcess, the part that config describes. Use it in
-// TestMain:
+// Main runs the tests of a package. In a child process, which Site.Process makes, it runs part with the child's config
+// instead. Use it in TestMain:
 //
-//	func TestMain(m *testing.M) { os.Exit(testsite.Main(m.Run, runChild)) }
+//	func TestMain(m *testing.M) { os.Exit(testsite.Main(m.Run, runPart)) }
 //
-// part calls up as soon as the test may go on, and runs until ctx is cancelled, which is when the test program has
-// ended. Most children are killed before. log is written to the standard error; the test shows it if it fails.
+// part calls up when it is ready: then Process.Start returns. It runs until ctx is cancelled, when the test program has
+// ended; most children are killed before. log goes to the standard error, which the test shows if it fails.
 func Main[C any](tests func() int,
 	part func(ctx context.Context, config C, id Identity, log *slog.Logger, up func()) error) (code int) {
 	text := os.Getenv(childVariable)

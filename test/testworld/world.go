@@ -23,7 +23,7 @@ type Options struct {
 	// Clusters are management clusters, each an API server with an agent. With one or more there is a Maestro. The first
 	// API server is that of planetest.Shared: the package must use planetest.Main.
 	Clusters []work.Consumer
-	Hosting  bool                 // they have the kinds of hosting, which the test plays
+	Hosting  bool                 // they have the kinds of hosting, whose objects the test reports on in place of hosting
 	Plain    bool                 // Maestro has listeners without identity, for a command that has no certificate
 	Agent    func(*agent.Options) // changes the options of each agent; may be nil
 

@@ -14,8 +14,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(planetest.Main(m)) }
 
-// TestTheRoadOfAClusterIsAShortTest is the pattern for a test of a cluster's road through a region.
-func TestTheRoadOfAClusterIsAShortTest(t *testing.T) {
+// TestAClusterIsReconciledAndDeleted is the pattern for a test that follows a cluster through a region.
+func TestAClusterIsReconciledAndDeleted(t *testing.T) {
 	w := testworld.Start(t, testworld.Options{
 		Entities: `entities: [{kind: Cluster, plural: clusters, required_adapters: [cl-maestro]}]`,
 		Clusters: []work.Consumer{"mc1"}, Adapters: []string{"cl-maestro"}})

@@ -290,7 +290,7 @@ func TestI11NoSecretInTheDatabases(t *testing.T) {
 	}
 	for name, dsn := range databases {
 		dump := pgtest.Dump(t, dsn)
-		if !strings.Contains(dump, "schema_version") && len(dump) < 1000 {
+		if len(dump) < 1000 {
 			t.Errorf("the dump of %s has only %d bytes", name, len(dump))
 		}
 		for _, secret := range []string{value, encoded, r.Env["AWS_SECRET_ACCESS_KEY"], "PRIVATE KEY"} {
