@@ -72,35 +72,35 @@ func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case "readyz":
 		fmt.Fprint(w, "ok")
 	case "api":
-		answer(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
+		writeJSON(w, metav1.APIVersions{TypeMeta: metav1.TypeMeta{Kind: "APIVersions"}, Versions: []string{"v1"}})
 	case "apis":
-		answer(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
+		writeJSON(w, metav1.APIGroupList{TypeMeta: metav1.TypeMeta{Kind: "APIGroupList", APIVersion: "v1"},
 			Groups: []metav1.APIGroup{group("work.open-cluster-management.io")}})
 	case "api/v1":
-		answer(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
+		writeJSON(w, metav1.APIResourceList{GroupVersion: "v1", APIResources: []metav1.APIResource{
 			resource("configmaps", "ConfigMap"), resource("namespaces", "Namespace")}})
 	case "apis/work.open-cluster-management.io/v1":
-		answer(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1",
+		writeJSON(w, metav1.APIResourceList{GroupVersion: "work.open-cluster-management.io/v1",
 			APIResources: []metav1.APIResource{resource("appliedmanifestworks", "AppliedManifestWork")}})
 	default:
-		f.object(w, r, strings.Split(path, "/"))
+		f.serveObjects(w, r, strings.Split(path, "/"))
 	}
 }
 
-func answer(w io.Writer, v any) {
+func writeJSON(w io.Writer, v any) {
 	if err := json.NewEncoder(w).Encode(v); err != nil {
 		panic(http.ErrAbortHandler)
 	}
 }
 
-func failure(w http.ResponseWriter, code int, reason metav1.StatusReason) {
+func writeFailure(w http.ResponseWriter, code int, reason metav1.StatusReason) {
 	w.WriteHeader(code)
-	answer(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
+	writeJSON(w, metav1.Status{TypeMeta: metav1.TypeMeta{Kind: "Status", APIVersion: "v1"}, Status: "Failure",
 		Code: int32(code), Reason: reason})
 }
 
-// object serves /api/v1 and /apis/GROUP/v1, with or without a namespace.
-func (f *fakeAPI) object(w http.ResponseWriter, r *http.Request, path []string) {
+// serveObjects serves /api/v1 and /apis/GROUP/v1, with or without a namespace.
+func (f *fakeAPI) serveObjects(w http.ResponseWriter, r *http.Request, path []string) {
 	path = path[2:]
 	if len(path) > 0 && path[0] == "v1" {
 		path = path[1:]
@@ -110,7 +110,7 @@ func (f *fakeAPI) object(w http.ResponseWriter, r *http.Request, path []string) 
 		namespace, path = path[1], path[2:]
 	}
 	if len(path) == 0 || fakeKinds[path[0]] == "" {
-		failure(w, 404, metav1.StatusReasonNotFound)
+		writeFailure(w, 404, metav1.StatusReasonNotFound)
 		return
 	}
 	resource := path[0]
@@ -134,14 +134,14 @@ func (f *fakeAPI) object(w http.ResponseWriter, r *http.Request, path []string) 
 	case r.Method == http.MethodPatch && r.Header.Get("Content-Type") == "application/apply-patch+yaml":
 		stored = f.apply(resource, namespace, path[1], stored, r)
 	case stored == nil:
-		failure(w, 404, metav1.StatusReasonNotFound)
+		writeFailure(w, 404, metav1.StatusReasonNotFound)
 		return
 	case r.Method == http.MethodPatch:
 		stored = f.merge(resource, key, stored, r)
 	case r.Method == http.MethodDelete:
 		f.delete(resource, key, stored)
 	}
-	answer(w, convert(stored, form))
+	writeJSON(w, convert(stored, form))
 }
 
 // form is the form in which a request wants objects.
@@ -172,7 +172,7 @@ func (f *fakeAPI) list(w http.ResponseWriter, resource string, form form) {
 	if form == metadataOnly {
 		kind, version = "PartialObjectMetadataList", "meta.k8s.io/v1"
 	}
-	answer(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{
+	writeJSON(w, map[string]any{"kind": kind, "apiVersion": version, "metadata": map[string]any{
 		"resourceVersion": strconv.Itoa(f.rv)}, "items": items})
 }
 
@@ -241,7 +241,7 @@ func (f *fakeAPI) publishChange(kind, resource string, obj map[string]any) {
 	}
 }
 
-func body(r *http.Request) map[string]any {
+func decodeBody(r *http.Request) map[string]any {
 	var v map[string]any
 	if err := json.NewDecoder(r.Body).Decode(&v); err != nil {
 		panic(http.ErrAbortHandler)
@@ -250,7 +250,7 @@ func body(r *http.Request) map[string]any {
 }
 
 func (f *fakeAPI) apply(resource, namespace, name string, stored map[string]any, r *http.Request) map[string]any {
-	obj, kind := body(r), "ADDED"
+	obj, kind := decodeBody(r), "ADDED"
 	md := obj["metadata"].(map[string]any)
 	manager, _ := url.QueryUnescape(r.URL.Query().Get("fieldManager"))
 	now := time.Now().UTC().Format(time.RFC3339)
@@ -291,7 +291,7 @@ func fieldsOf(v any) map[string]any {
 }
 
 func (f *fakeAPI) merge(resource, key string, stored map[string]any, r *http.Request) map[string]any {
-	next := jsonvalue.Merge(stored, body(r)).(map[string]any)
+	next := jsonvalue.Merge(stored, decodeBody(r)).(map[string]any)
 	md := next["metadata"].(map[string]any)
 	finalizers, _ := md["finalizers"].([]any)
 	if md["deletionTimestamp"] != nil && len(finalizers) == 0 {

@@ -84,7 +84,7 @@ func run(ctx context.Context) error {
 	if *faked {
 		measures = []func(context.Context) error{
 			b.measureLatency,
-			b.measureRest,
+			b.measureIdle,
 			b.measureLostDisk,
 			b.measureDeletions,
 			b.measureDeletionsInFlood,

@@ -44,7 +44,7 @@ const apiVersion = "2026-09-01-preview"
 
 func main() {
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // then run stops its processes
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -154,7 +154,7 @@ func measure(ctx context.Context, r *region, server *postgres.Process) error {
 		"stored": *stored}, figures)
 }
 
-// callAtRate calls f for 0 to n-1 at -rate, and returns how long each call took since its time had come. Slow
+// callAtRate calls f for 0 to n-1 at -rate, and returns how long after its due time each call ended. Slow
 // calls run concurrently.
 func callAtRate(ctx context.Context, n int, f func(i int) error) (took []time.Duration, err error) {
 	took = make([]time.Duration, n)
@@ -174,21 +174,15 @@ func callAtRate(ctx context.Context, n int, f func(i int) error) (took []time.Du
 			if callErr != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				err = cmpOr(err, callErr)
+				if err == nil {
+					err = callErr
+				}
 			}
 		})
 	}
 	all.Wait()
 	slices.Sort(took)
 	return took, err
-}
-
-// cmpOr returns the first error.
-func cmpOr(first, second error) error {
-	if first != nil {
-		return first
-	}
-	return second
 }
 
 func subscriptionID(i int) string {

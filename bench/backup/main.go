@@ -69,10 +69,6 @@ type child struct {
 	out   io.Reader
 }
 
-func (c *child) Start() error { return errors.ErrUnsupported }
-func (c *child) Kill()        { _ = c.cmd.Process.Kill() }
-func (c *child) Pid() int     { return c.cmd.Process.Pid }
-
 // startChild starts a role of this program, and returns when it has printed a line.
 func (b *bench) startChild(role string) (*child, error) {
 	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir)}
@@ -137,20 +133,20 @@ func measure(ctx context.Context) error {
 			return err
 		}
 		without += used
-		if planeWithout, _, err = bed.Memory(b.process()); err != nil {
+		if planeWithout, _, err = bed.Memory(b.plane.PID); err != nil {
 			return err
 		}
 		f, err := b.startChild("follower")
 		if err != nil {
 			return err
 		}
-		if begun, _, err = bed.Memory(f); err != nil {
+		if begun, _, err = bed.Memory(f.cmd.Process.Pid); err != nil {
 			return err
 		}
 		if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
 			return err
 		}
-		before, err := bed.ProcessorTime(f.Pid())
+		before, err := bed.ProcessorTime(f.cmd.Process.Pid)
 		if err != nil {
 			return err
 		}
@@ -158,15 +154,15 @@ func measure(ctx context.Context) error {
 			return err
 		}
 		with += used
-		after, err := bed.ProcessorTime(f.Pid())
+		after, err := bed.ProcessorTime(f.cmd.Process.Pid)
 		if err != nil {
 			return err
 		}
 		follower += after - before
-		if now, most, err = bed.Memory(f); err != nil {
+		if now, most, err = bed.Memory(f.cmd.Process.Pid); err != nil {
 			return err
 		}
-		if planeWith, _, err = bed.Memory(b.process()); err != nil {
+		if planeWith, _, err = bed.Memory(b.plane.PID); err != nil {
 			return err
 		}
 		if err := f.end(); err != nil {

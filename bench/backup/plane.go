@@ -25,15 +25,6 @@ const (
 // planeDir is the directory of the plane of a run.
 func planeDir(dir string) string { return filepath.Join(dir, "plane") }
 
-// planeProcess is the plane as package bed measures processes.
-type planeProcess struct{ *plane.Process }
-
-func (p planeProcess) Start() error { return nil }
-func (p planeProcess) Kill()        { _ = p.Process.Kill() }
-func (p planeProcess) Pid() int     { return p.PID }
-
-func (b *bench) process() bed.Process { return planeProcess{b.plane} }
-
 // startPlane starts the plane and waits until it is ready.
 func (b *bench) startPlane(ctx context.Context) error {
 	l, err := net.Listen("tcp", "127.0.0.1:0")

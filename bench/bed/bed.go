@@ -36,7 +36,7 @@ const (
 	Mosquitto = "mosquitto"
 )
 
-// Options are those of New.
+// Options are parameters of New.
 type Options struct {
 	Broker  string // Embedded (default) or Mosquitto
 	Seed    uint64 // of the content of works

@@ -48,7 +48,7 @@ func (d *database) Pid() int {
 	return d.process.PID()
 }
 
-// stop shuts PostgreSQL down in good order.
+// stop shuts PostgreSQL down and waits until it has ended.
 func (d *database) stop() error {
 	if d.process == nil {
 		return nil
@@ -56,9 +56,9 @@ func (d *database) stop() error {
 	return d.process.Stop()
 }
 
-// Memory returns the resident memory of a process and its highest value so far, in MiB.
-func Memory(p Process) (now, most float64, err error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.Pid()))
+// Memory returns the resident memory of the process with a pid and its highest value so far, in MiB.
+func Memory(pid int) (now, most float64, err error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return 0, 0, err
 	}
@@ -66,7 +66,7 @@ func Memory(p Process) (now, most float64, err error) {
 		for l := range strings.Lines(string(data)) {
 			if v, ok := strings.CutPrefix(l, name+":"); ok {
 				kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
-				return float64(kb >> 10)
+				return float64(kb) / 1024
 			}
 		}
 		return 0

@@ -31,7 +31,7 @@ func (b *bench) withSentinel(ctx context.Context) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, w.close()) }()
-	if err := b.at.serve(w.part); err != nil {
+	if err := b.target.serve(w.part); err != nil {
 		return err
 	}
 	figures, err := b.measureEvents(ctx, w)
@@ -61,7 +61,7 @@ type eventReceiver struct {
 }
 
 func (b *bench) newEventReceiver(ctx context.Context) (*eventReceiver, error) {
-	ca, err := pki.OpenCA(filepath.Join(b.at.dir, "ca"))
+	ca, err := pki.OpenCA(filepath.Join(b.target.dir, "ca"))
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +188,7 @@ func (b *bench) measureEvents(ctx context.Context, w *eventReceiver) (map[string
 	if err != nil {
 		return nil, err
 	}
-	figures := map[string]any{"creates": total - warm, "server_resident_mb": b.at.resident()}
+	figures := map[string]any{"creates": total - warm, "server_resident_mb": b.target.resident()}
 	report.Percentiles(figures, "from_request", fromRequest)
 	report.Percentiles(figures, "from_answer", fromAnswer)
 	return figures, nil
@@ -197,7 +197,7 @@ func (b *bench) measureEvents(ctx context.Context, w *eventReceiver) (map[string
 // measureMemory fills the database up with copies of clusters, starts the server anew, and reads its
 // memory once the sentinel has them all: while it loads, and after it was left alone.
 func (b *bench) measureMemory(ctx context.Context, w *eventReceiver) (map[string]any, error) {
-	conn, err := pgx.Connect(ctx, b.at.dsn)
+	conn, err := pgx.Connect(ctx, b.target.dsn)
 	if err != nil {
 		return nil, err
 	}
@@ -221,11 +221,11 @@ func (b *bench) measureMemory(ctx context.Context, w *eventReceiver) (map[string
 	if err := conn.QueryRow(ctx, "select count(*) from document where kind = 'Cluster'").Scan(&stored); err != nil {
 		return nil, err
 	}
-	if err := b.at.serve(w.part); err != nil {
+	if err := b.target.serve(w.part); err != nil {
 		return nil, err
 	}
-	figures := map[string]any{"stored": stored, "loaded_resident_mb": b.at.resident()}
-	server, _, err := b.at.cpu()
+	figures := map[string]any{"stored": stored, "loaded_resident_mb": b.target.resident()}
+	server, _, err := b.target.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -235,8 +235,8 @@ func (b *bench) measureMemory(ctx context.Context, w *eventReceiver) (map[string
 		return nil, ctx.Err()
 	case <-time.After(rest):
 	}
-	after, _, err := b.at.cpu()
-	figures["resting_resident_mb"], figures["resting_cpu_ms_per_second"] = b.at.resident(),
+	after, _, err := b.target.cpu()
+	figures["resting_resident_mb"], figures["resting_cpu_ms_per_second"] = b.target.resident(),
 		float64((after-server).Milliseconds())/rest.Seconds()
 	return figures, err
 }

@@ -43,14 +43,14 @@ var (
 	creates     = flag.Int("creates", 50, "creates per second while events are measured")
 	resources   = flag.Int("resources", 50000, "resources with which the sentinel is weighed")
 	pprof       = flag.String("pprof", "", "the server serves profiles on this address")
-	hold        = flag.Bool("hold", false, "wait for an interrupt at the end, before what was started is ended")
+	hold        = flag.Bool("hold", false, "wait for an interrupt at the end, before the processes are stopped")
 	verbose     = flag.Bool("v", false, "show the server's warnings")
 )
 
 func main() {
 	runPart()
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // then run stops its processes
 	err := run(ctx)
 	stop()
 	if err != nil {
@@ -89,7 +89,7 @@ func run(ctx context.Context) (err error) {
 		}
 		fmt.Fprintln(os.Stderr, "size", figures)
 	}
-	if err := b.at.measureYardstick(ctx); err != nil {
+	if err := b.target.measureYardstick(ctx); err != nil {
 		return err
 	}
 	var table []result
@@ -102,10 +102,10 @@ func run(ctx context.Context) (err error) {
 			return fmt.Errorf("%s: %w", row.name, err)
 		}
 		// What else the machine does changes within a minute, so each row has a yardstick before and after it.
-		if err := b.at.measureYardstick(ctx); err != nil {
+		if err := b.target.measureYardstick(ctx); err != nil {
 			return err
 		}
-		r.yardstick = b.at.yardstick.unit()
+		r.yardstick = b.target.yardstick.unit()
 		table = append(table, r)
 		fmt.Fprintf(os.Stderr, "%s: %d requests, %.3f ms of processor time each, %.2f yardsticks\n",
 			r.name, len(r.took), r.perRequest(r.server+r.postgres), r.yardsticks())

@@ -14,7 +14,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -233,78 +232,22 @@ func (p part) sentinel(ctx context.Context, database *clm.Database, logger *slog
 	})
 }
 
-// cpu is the processor time that the server, and PostgreSQL with all its children, have used. Children that have ended
-// are in the first process's account.
+// cpu returns the processor time that the server, and PostgreSQL with all its children, have used; 0 for a process that
+// is unknown.
 func (t *target) cpu() (server, postgres time.Duration, err error) {
 	if t.server != 0 {
-		if server, _, err = ticks(t.server); err != nil {
+		if server, err = bed.ProcessorTime(t.server); err != nil {
 			return 0, 0, err
 		}
 	}
-	if t.postgres == 0 {
-		return server, 0, nil
+	if t.postgres != 0 {
+		postgres, err = bed.ProcessorTime(t.postgres)
 	}
-	own, ended, err := ticks(t.postgres)
-	if err != nil {
-		return 0, 0, err
-	}
-	postgres = own + ended
-	for _, child := range children(t.postgres) {
-		if own, _, err := ticks(child); err == nil { // or it has just ended
-			postgres += own
-		}
-	}
-	return server, postgres, nil
+	return server, postgres, err
 }
 
-// stat returns the fields after the name in /proc/PID/stat: state, parent and so on.
-func stat(pid int) ([]string, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return nil, err
-	}
-	fields := strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:]))
-	if len(fields) < 15 {
-		return nil, fmt.Errorf("/proc/%d/stat cannot be read", pid)
-	}
-	return fields, nil
-}
-
-// ticks is the time of a process, and that of its children that it has waited for.
-func ticks(pid int) (own, ended time.Duration, err error) {
-	fields, err := stat(pid)
-	if err != nil {
-		return 0, 0, err
-	}
-	var n [4]int // utime, stime, cutime, cstime
-	for i := range n {
-		if n[i], err = strconv.Atoi(fields[11+i]); err != nil {
-			return 0, 0, err
-		}
-	}
-	const tick = 10 * time.Millisecond // USER_HZ is 100
-	return time.Duration(n[0]+n[1]) * tick, time.Duration(n[2]+n[3]) * tick, nil
-}
-
-func children(pid int) (pids []int) {
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range all {
-		child, _ := strconv.Atoi(filepath.Base(dir))
-		if fields, err := stat(child); err == nil && fields[1] == strconv.Itoa(pid) {
-			pids = append(pids, child)
-		}
-	}
-	return pids
-}
-
-// resident is the server's memory in MB, 0 if it is unknown.
+// resident returns the server's memory in MiB, 0 if it is unknown.
 func (t *target) resident() float64 {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", t.server))
-	for l := range strings.Lines(string(data)) {
-		if v, ok := strings.CutPrefix(l, "VmRSS:"); ok {
-			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
-			return float64(kb) / 1024
-		}
-	}
-	return 0
+	now, _, _ := bed.Memory(t.server)
+	return now
 }

@@ -31,7 +31,7 @@ const (
 
 // bench has a server and what is stored there.
 type bench struct {
-	at       *target
+	target   *target
 	http     *http.Client
 	ids      []string
 	adapters []string
@@ -43,7 +43,7 @@ func newBench(at *target) (*bench, error) {
 	// Compression would be the client's wish, and is not measured.
 	transport := &http.Transport{MaxConnsPerHost: *connections + 2, MaxIdleConnsPerHost: *connections + 2,
 		DisableCompression: true}
-	return &bench{at: at, http: &http.Client{Transport: transport}, adapters: strings.Split(*adapters, ",")}, nil
+	return &bench{target: at, http: &http.Client{Transport: transport}, adapters: strings.Split(*adapters, ",")}, nil
 }
 
 func (b *bench) params() map[string]any {
@@ -53,7 +53,7 @@ func (b *bench) params() map[string]any {
 
 // call sends one request and reads its answer. want is the status.
 func (b *bench) call(ctx context.Context, method, path, body string, want int) ([]byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, b.at.url+path, strings.NewReader(body))
+	req, err := http.NewRequestWithContext(ctx, method, b.target.url+path, strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
@@ -142,10 +142,10 @@ func (b *bench) fill(ctx context.Context) error {
 
 // vacuum vacuums and analyzes the database that this program has started, as autovacuum would later.
 func (b *bench) vacuum(ctx context.Context) error {
-	if b.at.dsn == "" {
+	if b.target.dsn == "" {
 		return nil
 	}
-	conn, err := pgx.Connect(ctx, b.at.dsn)
+	conn, err := pgx.Connect(ctx, b.target.dsn)
 	if err != nil {
 		return err
 	}
@@ -298,15 +298,15 @@ func (b *bench) measure(ctx context.Context, row row) (result, error) {
 	after, err := b.walPosition(ctx)
 	slices.Sort(took)
 	return result{name: row.name, took: took, elapsed: elapsed, server: used[0], postgres: used[1],
-		resident: b.at.resident(), wal: after - before}, err
+		resident: b.target.resident(), wal: after - before}, err
 }
 
 // walPosition is how many bytes of log the server that this program started has written; 0 for another server.
 func (b *bench) walPosition(ctx context.Context) (n int64, err error) {
-	if b.at.dsn == "" {
+	if b.target.dsn == "" {
 		return 0, nil
 	}
-	conn, err := pgx.Connect(ctx, b.at.dsn)
+	conn, err := pgx.Connect(ctx, b.target.dsn)
 	if err != nil {
 		return 0, err
 	}
@@ -317,7 +317,7 @@ func (b *bench) walPosition(ctx context.Context) (n int64, err error) {
 
 func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time.Duration, elapsed time.Duration,
 	used [2]time.Duration, err error) {
-	server, postgres, err := b.at.cpu()
+	server, postgres, err := b.target.cpu()
 	if err != nil {
 		return nil, 0, used, err
 	}
@@ -347,6 +347,6 @@ func (b *bench) load(ctx context.Context, row row, d time.Duration) (took []time
 	if err != nil {
 		return nil, 0, used, err
 	}
-	s, p, err := b.at.cpu()
+	s, p, err := b.target.cpu()
 	return took, elapsed, [2]time.Duration{s - server, p - postgres}, err
 }

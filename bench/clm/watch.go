@@ -19,7 +19,7 @@ import (
 func (b *bench) watch(ctx context.Context) (figures map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(ctx, *duration+2*time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, "GET", b.at.url+base+"?watch=true&fields=id,spec.mark", nil)
+	req, err := http.NewRequestWithContext(ctx, "GET", b.target.url+base+"?watch=true&fields=id,spec.mark", nil)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func (b *bench) watch(ctx context.Context) (figures map[string]any, err error) {
 		return nil, err
 	}
 
-	server, postgres, err := b.at.cpu()
+	server, postgres, err := b.target.cpu()
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (b *bench) watch(ctx context.Context) (figures map[string]any, err error) {
 	if err := <-watched; err != nil {
 		return nil, err
 	}
-	s, p, err := b.at.cpu()
+	s, p, err := b.target.cpu()
 	if err != nil {
 		return nil, err
 	}

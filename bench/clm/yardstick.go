@@ -98,7 +98,7 @@ func (y *yardstick) unit() time.Duration {
 
 // size is what the database takes on disk, in MB, after a vacuum.
 func (b *bench) size(ctx context.Context) (map[string]any, error) {
-	conn, err := pgx.Connect(ctx, b.at.dsn)
+	conn, err := pgx.Connect(ctx, b.target.dsn)
 	if err != nil {
 		return nil, err
 	}

@@ -95,7 +95,7 @@ func run(ctx context.Context) (err error) {
 		return fmt.Errorf("preparing the works: %w", err)
 	}
 	if slices.Contains(measure, "rest") {
-		if err := f.measureRest(ctx); err != nil {
+		if err := f.measureIdle(ctx); err != nil {
 			return err
 		}
 	}

@@ -9,8 +9,8 @@ import (
 	"atoll.dev/bench/bed"
 )
 
-// measureRest measures memory and processor time while nothing is changed. Agents send heartbeats and digests.
-func (f *fleet) measureRest(ctx context.Context) error {
+// measureIdle measures memory and processor time while nothing is changed. Agents send heartbeats and digests.
+func (f *fleet) measureIdle(ctx context.Context) error {
 	if err := pause(ctx, *settle); err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (f *fleet) measureRest(ctx context.Context) error {
 // addMemory adds the memory of server and broker to figures.
 func (f *fleet) addMemory(figures map[string]any) error {
 	for name, p := range map[string]bed.Process{"server": f.bed.Server, "broker": f.bed.Broker} {
-		now, most, err := bed.Memory(p)
+		now, most, err := bed.Memory(p.Pid())
 		if err != nil {
 			return err
 		}

@@ -46,11 +46,12 @@ type hosted struct {
 	url      string
 	credID   string
 
-	// When what was reached, since the POST was begun.
+	// The time from the beginning of the POST to each step.
 	posted, ready, credential, answered time.Duration
 }
 
-var errThere = errors.New("there")
+// errHolds ends a watch when the awaited condition holds.
+var errHolds = errors.New("the condition holds")
 
 // makeCluster posts a cluster, with a node pool of so many nodes if there are to
 // be some, and returns when it answers a request for its namespaces, and its
@@ -153,9 +154,9 @@ func (h *hosted) get(ctx context.Context, path string) error {
 	return err
 }
 
-// await watches a cluster until is returns true for it; is gets nil when the cluster
+// await watches a cluster until condition returns true for it. condition gets nil when the cluster
 // no longer exists.
-func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster) bool) error {
+func (b *bench) await(ctx context.Context, id string, condition func(*platform.Cluster) bool) error {
 	seen := false
 	err := b.api.FollowClusters(ctx, remote.WatchOptions{ID: id}, func(e remote.Event) error {
 		var k *platform.Cluster
@@ -172,12 +173,12 @@ func (b *bench) await(ctx context.Context, id string, is func(*platform.Cluster)
 				return err
 			}
 		}
-		if is(k) {
-			return errThere
+		if condition(k) {
+			return errHolds
 		}
 		return nil
 	})
-	if errors.Is(err, errThere) {
+	if errors.Is(err, errHolds) {
 		return nil
 	}
 	return err
@@ -194,11 +195,11 @@ func (b *bench) awaitPool(ctx context.Context, p platform.NodePool) error {
 			return err
 		}
 		if now.ID == p.ID && now.Status.Phase == platform.NodePoolPhaseReady {
-			return errThere
+			return errHolds
 		}
 		return nil
 	})
-	if errors.Is(err, errThere) {
+	if errors.Is(err, errHolds) {
 		return nil
 	}
 	return fmt.Errorf("node pool %s: until it is ready: %w", p.Name, err)

@@ -9,7 +9,7 @@
 //	go run ./bench/hosted -only warm                      # in a region of atoll up --warm-planes 2
 //
 // It prints JSON lines, deletes the clusters that it made, and fails when a
-// cluster does not come, does not answer, or leaves something behind.
+// cluster does not become ready, does not answer, or leaves something behind.
 package main
 
 import (

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 	"atoll.dev/clm"
 	"atoll.dev/internal/postgres"
@@ -42,7 +42,7 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 		fmt.Fprintf(os.Stderr, "%d clusters stored in %s\n", *idleClusters, time.Since(began).Round(time.Second))
 	}
 	figures := map[string]any{}
-	before, err := childrenCPU(postgresPid)
+	before, err := bed.ProcessorTime(postgresPid)
 	if err != nil {
 		return err
 	}
@@ -62,34 +62,34 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 		return err
 	}
 	figures["all_read_seconds"] = time.Since(began).Seconds()
-	own, err := ownCPU(server.pid())
+	own, err := bed.ProcessorTime(server.pid())
 	if err != nil {
 		return err
 	}
-	after, err := childrenCPU(postgresPid)
+	after, err := bed.ProcessorTime(postgresPid)
 	if err != nil {
 		return err
 	}
 	figures["start_cpu_seconds"], figures["start_postgres_cpu_seconds"] = own.Seconds(), (after - before).Seconds()
-	figures["start_peak_mib"] = memory(server.pid(), "VmHWM:")
-	for _, part := range []string{"settling", "rest"} { // what the start left is done in the first
+	figures["start_peak_mib"] = memoryPeak(server.pid())
+	for _, part := range []string{"settling", "rest"} { // in the first it ends the work that its start began
 		began = time.Now()
 		before, database := own, after
 		if err := wait(ctx, *duration); err != nil {
 			return err
 		}
-		if own, err = ownCPU(server.pid()); err != nil {
+		if own, err = bed.ProcessorTime(server.pid()); err != nil {
 			return err
 		}
-		if after, err = childrenCPU(postgresPid); err != nil {
+		if after, err = bed.ProcessorTime(postgresPid); err != nil {
 			return err
 		}
 		seconds := time.Since(began).Seconds()
 		figures[part+"_cores"] = (own - before).Seconds() / seconds
 		figures[part+"_postgres_cores"] = (after - database).Seconds() / seconds
-		figures[part+"_mib"] = memory(server.pid(), "VmRSS:")
+		figures[part+"_mib"] = memoryNow(server.pid())
 	}
-	figures["peak_mib"] = memory(server.pid(), "VmHWM:")
+	figures["peak_mib"] = memoryPeak(server.pid())
 	if *crashes {
 		c, err := newCrash(ctx, options, *idleClusters)
 		defer func() { _ = c.region.Close() }()
@@ -113,7 +113,7 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 				return fmt.Errorf("after a crash of %s: %w", v.name, err)
 			}
 		}
-		figures["crashes_mib"] = memory(server.pid(), "VmHWM:")
+		figures["crashes_mib"] = memoryPeak(server.pid())
 	}
 	params := map[string]any{"clusters": *idleClusters, "node_pools": 2 * *idleClusters, "seconds": duration.Seconds()}
 	return report.Line(os.Stdout, "lifecycle/idle", params, figures)
@@ -346,49 +346,14 @@ func (s sample) renamed(number int) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// ownCPU is the processor time of a process.
-func ownCPU(pid int) (time.Duration, error) {
-	fields, err := statOf(pid)
-	return ticks(fields, 11) + ticks(fields, 12), err
+// memoryNow returns the resident memory of a process in MiB, 0 if it has ended.
+func memoryNow(pid int) float64 {
+	now, _, _ := bed.Memory(pid)
+	return now
 }
 
-// childrenCPU is the processor time of PostgreSQL: its first process, the children that have ended,
-// and those that run.
-func childrenCPU(pid int) (time.Duration, error) {
-	fields, err := statOf(pid)
-	used := ticks(fields, 11) + ticks(fields, 12) + ticks(fields, 13) + ticks(fields, 14)
-	all, _ := filepath.Glob("/proc/[0-9]*")
-	for _, dir := range all {
-		child, _ := strconv.Atoi(filepath.Base(dir))
-		if fields, err := statOf(child); err == nil && fields[1] == strconv.Itoa(pid) {
-			used += ticks(fields, 11) + ticks(fields, 12)
-		}
-	}
-	return used, err
-}
-
-// statOf are the fields of /proc/PID/stat from the state on.
-func statOf(pid int) ([]string, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return make([]string, 15), err
-	}
-	return strings.Fields(string(data[strings.LastIndexByte(string(data), ')')+1:])), nil
-}
-
-func ticks(fields []string, i int) time.Duration {
-	n, _ := strconv.Atoi(fields[i])
-	return time.Duration(n) * 10 * time.Millisecond // USER_HZ is 100
-}
-
-// memory is a line of /proc/PID/status in MiB.
-func memory(pid int, line string) float64 {
-	data, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	for l := range strings.Lines(string(data)) {
-		if v, ok := strings.CutPrefix(l, line); ok {
-			kb, _ := strconv.Atoi(strings.TrimSuffix(strings.TrimSpace(v), " kB"))
-			return float64(kb) / 1024
-		}
-	}
-	return 0
+// memoryPeak returns the highest resident memory of a process so far in MiB, 0 if it has ended.
+func memoryPeak(pid int) float64 {
+	_, most, _ := bed.Memory(pid)
+	return most
 }

@@ -100,7 +100,7 @@ post:
 
 func main() {
 	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was started is ended
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // then run stops its processes
 	var err error
 	if dsn := os.Getenv(partVariable); dsn != "" {
 		err = runPart(ctx, dsn)

@@ -4,13 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -23,6 +18,7 @@ import (
 
 	"atoll.dev/access"
 	"atoll.dev/adapter"
+	"atoll.dev/bench/bed"
 	"atoll.dev/bus"
 	"atoll.dev/clm"
 	"atoll.dev/fleet"
@@ -142,48 +138,21 @@ func (r *region) Background(ctx context.Context, f func(context.Context) error) 
 	r.OnClose(func() error { cancel(); return <-done })
 }
 
-// await asks until there is no error, for five minutes: only a hang takes as long.
+// await calls check until it returns nil, for five minutes at most: only a hang takes as long.
 func await(ctx context.Context, check func() error) error {
-	limit := time.After(5 * time.Minute)
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	for {
-		err := check()
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("%w; the last check: %w", ctx.Err(), err)
-		case <-limit:
-			return fmt.Errorf("in vain: %w", err)
-		case <-tick.C:
-		}
-	}
+	return bed.AwaitFor(ctx, 5*time.Minute, 10*time.Millisecond, check)
 }
 
 // Certificate makes a key, and has it signed for name.
 func (r *region) Certificate(name pki.Name) (tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	cert, key, err := bed.Certificate(r.ca, name)
 	if err != nil {
 		return tls.Certificate{}, err
 	}
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	cert, err := r.ca.Sign(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: csr}), name)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return tls.Certificate{}, err
-	}
-	return tls.X509KeyPair(cert, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}))
+	return tls.X509KeyPair(cert, key)
 }
 
-// ServerTLS is how a service listens.
+// ServerTLS returns the TLS configuration with which a service listens. It has a new certificate.
 func (r *region) ServerTLS(service string) (*tls.Config, error) {
 	cert, err := r.Certificate(pki.ServiceName(service))
 	return &tls.Config{
@@ -192,7 +161,7 @@ func (r *region) ServerTLS(service string) (*tls.Config, error) {
 	}, err
 }
 
-// ClientTLS is how name connects to a service.
+// ClientTLS returns the TLS configuration with which name connects to a service. It has a new certificate.
 func (r *region) ClientTLS(name pki.Name, service string) (*tls.Config, error) {
 	cert, err := r.Certificate(name)
 	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{cert}, RootCAs: r.ca.Pool(),

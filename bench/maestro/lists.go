@@ -44,7 +44,7 @@ func list(ctx context.Context, b *bed.Bed) (params, figures map[string]any, err 
 	}); err != nil {
 		return nil, nil, err
 	}
-	if err := settle(ctx, b); err != nil {
+	if err := awaitAcknowledged(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	figures = map[string]any{}
@@ -151,7 +151,7 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 			return nil, nil, err
 		}
 	}
-	if err := settle(ctx, b); err != nil {
+	if err := awaitAcknowledged(ctx, b); err != nil {
 		return nil, nil, err
 	}
 	figures = map[string]any{}
@@ -189,9 +189,9 @@ func searchLabels(ctx context.Context, b *bed.Bed) (params, figures map[string]a
 	return map[string]any{"bundles": *searchable, "bundles_of_a_label": alike, "searches": searches}, figures, nil
 }
 
-// settle waits until a watch shows a change that was made last and until all works are acknowledged,
+// awaitAcknowledged waits until a watch shows a change that was made last and until all works are acknowledged,
 // and then vacuums the documents, as the database does later by itself.
-func settle(ctx context.Context, b *bed.Bed) error {
+func awaitAcknowledged(ctx context.Context, b *bed.Bed) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, "GET", b.URL+"/api/maestro/v1/resource-bundles?watch=true&id="+bed.ID(

@@ -25,7 +25,7 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
-	const since = 2 // seconds after which a work is changed
+	const changeAfter = 2 // seconds after its creation a work is changed
 	total := int(duration.Seconds() * float64(*steady))
 	var mu sync.Mutex
 	held := make(map[string]int64, total) // by the agents
@@ -58,9 +58,9 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 			return nil, nil, err
 		}
 	}
-	// Event k creates work k/2, or changes the work that was created since seconds before.
+	// Event k creates work k/2, or changes the work that was created changeAfter seconds before.
 	event := func(k int) (id, consumer, kind string, generation int) {
-		n, before := k/2, k/2-since**steady/2
+		n, before := k/2, k/2-changeAfter**steady/2
 		if k%2 == 1 && before >= 0 {
 			return bed.ID(before), consumerOf(before), work.SpecUpdate, 2
 		}
@@ -115,12 +115,12 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 	if err := bed.Await(ctx, 50*time.Millisecond, func() error {
 		mu.Lock()
 		defer mu.Unlock()
-		return same(want, held)
+		return compareGenerations(want, held)
 	}); err != nil {
 		return nil, nil, err
 	}
 	delivered := time.Since(start)
-	if err := bed.Await(ctx, 100*time.Millisecond, func() error { return settled(ctx, b, want) }); err != nil {
+	if err := bed.Await(ctx, 100*time.Millisecond, func() error { return checkAcknowledged(ctx, b, want) }); err != nil {
 		return nil, nil, err
 	}
 	figures = map[string]any{
@@ -134,8 +134,8 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 		"manifest_bytes": *size, "consumers": *consumers}, figures, nil
 }
 
-// same returns an error that names a work of another generation.
-func same(want, have map[string]int64) error {
+// compareGenerations returns an error that names the first work of another generation.
+func compareGenerations(want, have map[string]int64) error {
 	missing, wrong := "", 0
 	for id, generation := range want {
 		if have[id] != generation {
@@ -149,8 +149,8 @@ func same(want, have map[string]int64) error {
 	return nil
 }
 
-// settled returns an error while the server's ledger has works that are not acknowledged.
-func settled(ctx context.Context, b *bed.Bed, want map[string]int64) error {
+// checkAcknowledged returns an error while the server's ledger has works that are not acknowledged.
+func checkAcknowledged(ctx context.Context, b *bed.Bed, want map[string]int64) error {
 	conn, err := pgx.Connect(ctx, b.DSN)
 	if err != nil {
 		return err
@@ -171,7 +171,7 @@ func settled(ctx context.Context, b *bed.Bed, want map[string]int64) error {
 	}); err != nil {
 		return err
 	}
-	return same(want, have)
+	return compareGenerations(want, have)
 }
 
 // deletion deletes works that an agent holds, at a steady pace, and measures the time until a GET
@@ -198,7 +198,7 @@ func deletion(ctx context.Context, b *bed.Bed) (params, figures map[string]any, 
 	}); err != nil {
 		return nil, nil, err
 	}
-	if err := bed.Await(ctx, 20*time.Millisecond, func() error { return settled(ctx, b, want) }); err != nil {
+	if err := bed.Await(ctx, 20*time.Millisecond, func() error { return checkAcknowledged(ctx, b, want) }); err != nil {
 		return nil, nil, err
 	}
 	call := func(method, id string) (int, error) {

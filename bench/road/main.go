@@ -20,6 +20,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
+	"atoll.dev/bench/bed"
 	"atoll.dev/bench/report"
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
@@ -198,25 +199,20 @@ func (r *road) cleanUp(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		left, slots := 0, make(chan error, 16)
-		var ordered sync.WaitGroup
-		for range cap(slots) {
-			slots <- nil
-		}
+		left := 0
+		var ids []work.ID // whose deletion is not requested yet
 		for _, w := range list {
 			if !strings.HasPrefix(w.Name, "road-") {
 				continue
 			}
 			left++
-			if w.DeletedAt != nil {
-				continue
+			if w.DeletedAt == nil {
+				ids = append(ids, work.ID(w.ID))
 			}
-			if err := <-slots; err != nil {
-				return err
-			}
-			ordered.Go(func() { slots <- r.api.DeleteWork(ctx, work.ID(w.ID), "") })
 		}
-		ordered.Wait()
+		if err := bed.Many(len(ids), 16, func(i int) error { return r.api.DeleteWork(ctx, ids[i], "") }); err != nil {
+			return err
+		}
 		if left == 0 {
 			return nil
 		}

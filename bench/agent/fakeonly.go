@@ -86,8 +86,8 @@ func (b *bench) measureLostDisk(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/cold", params, figures)
 }
 
-// measureRest counts the agent's requests to the API server while there is nothing to do.
-func (b *bench) measureRest(context.Context) error {
+// measureIdle counts the agent's requests to the API server while there is nothing to do.
+func (b *bench) measureIdle(context.Context) error {
 	if b.fake == nil {
 		return nil
 	}
