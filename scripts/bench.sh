@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# All benchmarks, one after another, as JSON lines on standard output. They want
-# the machine for themselves. bench/README.md says what they measure.
+# All benchmarks, one after another, as JSON lines on standard output. Nothing else
+# should run on the machine. bench/README.md says what they measure.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -7,7 +7,7 @@
 # deploy/image, a small module of its own.
 #
 # Most tests wait most of the time: for processes to start, leases to end,
-# streams to fall silent. So more packages run at once than there are cores, and
+# heartbeats of streams to stay away. So more packages run at once than there are cores, and
 # those that take longest begin first, so that none is left alone at the end. Where
 # a control group gives less processor time than the cores have, fewer run at once:
 # the limits of a service's requests are for a machine that runs one region.
@@ -37,7 +37,7 @@ first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm 
 	./sentinel ./fleet)
 
 out=$(mktemp -d)
-# A run that is interrupted takes them with it, test programs and all: each is a group.
+# When this script ends, also by an interrupt, it kills the runs beside it, each a process group with its test programs.
 trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} ${image:+-$image} 2>/dev/null; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
 

@@ -1,8 +1,8 @@
 # Builds programs of upstream projects, which takes minutes, only when bin/ and a cache lack them. kube/build.sh,
 # kube/previous.sh and node/programs/build.sh source this file and then call build_upstream.
 #
-# What decides is one hash, of the Go files, go.mod, go.sum, the Go version and the flags. bin/.PROGRAM.sum keeps
-# that of the files in bin/; finished files are also kept by hash in ${XDG_CACHE_HOME:-~/.cache}/atoll/NAME, for
+# A program is built when one hash differs: that of the Go files, go.mod, go.sum, the Go version and the flags.
+# bin/.PROGRAM.sum keeps the hash of the program in bin/; finished files are also kept by hash in ${XDG_CACHE_HOME:-~/.cache}/atoll/NAME, for
 # other checkouts on this machine. The builds are reproducible: no paths, no dates, no cgo.
 #
 # The caller's directory is that of the module. It sets:

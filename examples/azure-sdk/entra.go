@@ -19,8 +19,8 @@ import (
 	"atoll.dev/examples/azure-sdk/hcp"
 )
 
-// patience bounds how long the program waits until the cluster's API has the keys of a new issuer.
-const patience = time.Minute
+// keysLimit bounds how long the program waits until the cluster's API has the keys of a new issuer.
+const keysLimit = time.Minute
 
 // trustEntra makes a cluster trust the tokens of Entra with an external authentication, asks the cluster's API who the
 // bearer of such a token is, and ends the trust. It returns the name of the user.
@@ -88,9 +88,9 @@ func (k kubeconfig) awaitRefusal(ctx context.Context, token string) error {
 	})
 }
 
-// repeat calls try every second until it is done, at most for the program's patience. It returns the last error.
+// repeat calls try every second until it is done, for keysLimit at most. It returns the last error.
 func repeat(ctx context.Context, try func() (isDone bool, err error)) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, keysLimit)
 	defer cancel()
 	for {
 		isDone, err := try()
