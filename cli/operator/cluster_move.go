@@ -11,6 +11,7 @@ import (
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/cli/terminal"
+	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/internal/pause"
 )
@@ -107,7 +108,8 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 	return false, nil
 }
 
-// awaitMove reads a placement each second until a step of its move has ended, and prints each new phase.
+// awaitMove reads a placement each second until a step of its move has ended, and prints each new phase. While the
+// lifecycle manager does not answer, awaitMove goes on: the move does, too.
 func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
 	progress io.Writer) (fleet.Placement, error) {
 	id, phase := p.Move.ID, fleet.MovePhase("")
@@ -128,6 +130,10 @@ func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveS
 			return p, context.Cause(ctx)
 		}
 		next, err := l.Placement(ctx, cluster.ID(p.ClusterID))
+		if e, isAnswer := errors.AsType[*remote.Error](err); isAnswer && e.IsRetryable(remote.Repeatable) {
+			fmt.Fprintf(progress, "the placement cannot be read; it is read again: %s\n", terminal.OneLine(err.Error()))
+			continue
+		}
 		if err != nil {
 			return p, err
 		}

@@ -1,10 +1,18 @@
 package operator
 
 import (
+	"bytes"
+	"context"
 	"errors"
+	"net/http"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"atoll.dev/api/fleet"
+	"atoll.dev/client/remote"
+	"atoll.dev/cluster"
 )
 
 func TestAWaitForAMoveEndsWithItsStep(t *testing.T) {
@@ -32,5 +40,46 @@ func TestAWaitForAMoveEndsWithItsStep(t *testing.T) {
 		if ended != c.hasEnded || !errors.Is(err, c.err) {
 			t.Errorf("%s while %s: %t, %v", c.step, c.phase, ended, err)
 		}
+	}
+}
+
+// interruptedMoves is a lifecycle manager that answers some reads of a placement with an error.
+type interruptedMoves struct {
+	*movesInMemory
+	errs []error
+}
+
+func (m *interruptedMoves) Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error) {
+	if len(m.errs) > 0 {
+		err := m.errs[0]
+		m.errs = m.errs[1:]
+		return fleet.Placement{}, err
+	}
+	return m.movesInMemory.Placement(ctx, id)
+}
+
+func TestAWaitForAMoveOutlivesARestartOfTheLifecycleManager(t *testing.T) {
+	away := &remote.Error{Code: remote.CodeUnreachable, Reason: "connection refused"}
+	denied := &remote.Error{Status: http.StatusForbidden, Reason: "denied"}
+	for _, c := range []struct {
+		errs []error
+		want error
+	}{
+		{[]error{away, away}, nil},
+		{[]error{away, denied}, denied},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			m := &interruptedMoves{&movesInMemory{placed: map[cluster.ID]fleet.Placement{"c": {ClusterID: "c",
+				ManagementCluster: "source"}}, arrives: map[cluster.ID]time.Time{}}, c.errs}
+			m.start("c")
+			var progress bytes.Buffer
+			p, err := awaitMove(t.Context(), m, m.placed["c"], fleet.Start, time.Minute, &progress)
+			if !errors.Is(err, c.want) || err == nil && p.Move.Phase != fleet.Forwarding {
+				t.Errorf("%+v, %v", p.Move, err)
+			}
+			if !strings.Contains(progress.String(), "connection refused") {
+				t.Errorf("the progress is %q", &progress)
+			}
+		})
 	}
 }
