@@ -242,6 +242,10 @@ func parseManifest(ordinal int, raw json.RawMessage) *manifestState {
 		m.rejected = err.Error()
 		return m
 	}
+	if err := work.CheckMemberNames(raw); err != nil { // from a Maestro that does not check
+		m.rejected = err.Error()
+		return m
+	}
 	gv, err := schema.ParseGroupVersion(head.APIVersion)
 	if err != nil {
 		m.rejected = err.Error()

@@ -141,6 +141,8 @@ func TestEventsAreValidated(t *testing.T) {
 		"not JSON":     {data([]byte("{")), "cannot be read"},
 		"no kind": {data(manifest(`{"apiVersion":"v1","metadata":{"name":"x"}}`)),
 			"manifests[0]: kind is missing"},
+		"another Kind": {data(manifest(`{"apiVersion":"v1","kind":"Pod","Kind":"Secret","metadata":{"name":"x"}}`)),
+			`the member "Kind" is not one of a Kubernetes object; write kind`},
 		"no apiVersion": {data(manifest(`{"kind":"Pod","metadata":{"name":"x"}}`)), "apiVersion is missing"},
 		"no name":       {data(manifest(`{"apiVersion":"v1","kind":"Pod"}`)), "metadata.name is missing"},
 		"generateName": {data(manifest(`{"apiVersion":"v1","kind":"Pod","metadata":{"generateName":"x"}}`)),

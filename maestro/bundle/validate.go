@@ -96,6 +96,9 @@ func checkManifest(raw json.RawMessage) (identity string, err error) {
 	if err := json.Unmarshal(raw, &m); err != nil {
 		return "", fmt.Errorf("not a Kubernetes object: %w", err)
 	}
+	if err := work.CheckMemberNames(raw); err != nil {
+		return "", err
+	}
 	path := field.NewPath("metadata")
 	switch {
 	case m.APIVersion == "":
