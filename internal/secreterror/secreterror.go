@@ -2,7 +2,7 @@
 //
 // An API server quotes an object that it refuses: `Invalid value: "hunter2"`, a part of JSON that it cannot decode, the
 // text of an admission webhook or policy. Such a text would come into statuses, events and logs (I11). Callers use the
-// package for objects that have Secrets; what those are, package api/work says.
+// package for objects that have Secrets, as package api/work defines them.
 package secreterror
 
 import (
@@ -10,16 +10,18 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"slices"
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 )
 
 // Hide returns an error for a refused object that has Secrets. Its text has no value of them. The outcomes:
 //
-//   - err itself, when it is nil, not an answer of an API server, or an answer whose text the API server composes
-//     without the object's content, such as a missing right, a quota or a conflict.
+//   - err itself, when it is nil; when it is no answer of an API server and does not read like one; or when the API
+//     server composes the text without the object's content, such as that of a missing right, a quota or a conflict.
 //   - Otherwise an error that wraps err, for errors.As and errors.Is. Its text has the reason, the refused fields and
 //     their kinds of errors, or the name of the webhook or policy.
 //
@@ -37,7 +39,7 @@ func Hide(err error) error {
 	text := err.Error()
 	switch admission, isAdmission := findAdmission(text); {
 	case isAdmission:
-		return &hidden{fmt.Sprintf("%s refuses the object: %s%s", admission, reasonOf(status), explanation), err}
+		return &hidden{fmt.Sprintf("%s refuses the object or fails: %s%s", admission, reasonOf(status), explanation), err}
 	case typedError.MatchString(text):
 		return &hidden{fmt.Sprintf("the object does not match its schema%s%s", typedField(text), explanation), err}
 	case !isAnswer || isContentFree(status):
@@ -60,17 +62,18 @@ func (h *hidden) Error() string { return h.text }
 
 func (h *hidden) Unwrap() error { return h.err }
 
-// webhooks and policies are how an API server names what refused an object. A webhook chooses the rest of its text,
-// the code and the reason, as does the expression of a policy.
+// webhooks and policies match the names that an API server gives to the webhook or policy that refused an object, or
+// failed. A webhook chooses the rest of its text, the code and the reason, as does the expression of a policy.
 var (
-	webhooks = regexp.MustCompile(`(admission webhook|failed calling webhook) "([A-Za-z0-9.-]+)"`)
+	webhooks = regexp.MustCompile(`(?:admission webhook|failed calling webhook) "([A-Za-z0-9.-]+)"`)
 	policies = regexp.MustCompile(`ValidatingAdmissionPolicy '([A-Za-z0-9.-]+)'`)
 )
 
-// findAdmission returns the webhook or policy that a text is about. isAdmission is false when there is none.
+// findAdmission returns the webhook or policy that a text is about, or "admission" when the text does not name it.
+// isAdmission is false when the text is about neither.
 func findAdmission(text string) (name string, isAdmission bool) {
 	if m := webhooks.FindStringSubmatch(text); m != nil {
-		return fmt.Sprintf("admission webhook %q", m[2]), true
+		return fmt.Sprintf("admission webhook %q", m[1]), true
 	}
 	if m := policies.FindStringSubmatch(text); m != nil {
 		return fmt.Sprintf("ValidatingAdmissionPolicy %q", m[1]), true
@@ -83,7 +86,7 @@ func findAdmission(text string) (name string, isAdmission bool) {
 	return "", false
 }
 
-// typedError is in the text of a server-side apply that does not match the schema. The path of the first field is
+// typedError matches the text of a server-side apply that does not match the schema. The path of the first field is
 // before the first value.
 var typedError = regexp.MustCompile(
 	`failed to create typed (?:patch|live) object(?: \([^()]*\): (?:errors:\s*)?(\.[A-Za-z0-9_.-]+): )?`)
@@ -96,8 +99,13 @@ func typedField(text string) string {
 	return ""
 }
 
-// isContentFree reports whether the API server composes the text of an answer without the content of the object.
+// isContentFree reports whether the API server composes the text of an answer without the content of the object. An
+// answer that is no Status has the text of somebody in between, such as a proxy that quotes what it blocks.
 func isContentFree(s metav1.Status) bool {
+	isForeign := func(c metav1.StatusCause) bool { return c.Type == metav1.CauseTypeUnexpectedServerResponse }
+	if s.Details != nil && slices.ContainsFunc(s.Details.Causes, isForeign) {
+		return false
+	}
 	switch s.Reason {
 	case metav1.StatusReasonUnauthorized, metav1.StatusReasonForbidden, metav1.StatusReasonNotFound,
 		metav1.StatusReasonAlreadyExists, metav1.StatusReasonConflict, metav1.StatusReasonGone,
@@ -127,11 +135,18 @@ func reasonOf(s metav1.Status) string {
 	return "no reason"
 }
 
-// maxFields bounds the fields in a text.
-const maxFields = 10
+const (
+	maxFields = 10  // in a text
+	maxField  = 200 // bytes of a field's path; a longer one is left out
+)
+
+// causes are the kinds of errors of invalid fields. An aggregated API server may set any other text.
+var causes = []field.ErrorType{field.ErrorTypeNotFound, field.ErrorTypeRequired, field.ErrorTypeDuplicate,
+	field.ErrorTypeInvalid, field.ErrorTypeNotSupported, field.ErrorTypeForbidden, field.ErrorTypeTooLong,
+	field.ErrorTypeTooMany, field.ErrorTypeInternal, field.ErrorTypeTypeInvalid}
 
 // fieldsOf returns the fields that an API server finds invalid, each with the kind of its error: ", field data[a]:
-// FieldValueInvalid". The answer is not that of a webhook, which may set any fields.
+// FieldValueInvalid". Do not call it for the answer of a webhook: a webhook may set any fields.
 func fieldsOf(s metav1.Status) string {
 	if s.Reason != metav1.StatusReasonInvalid || s.Details == nil {
 		return ""
@@ -142,7 +157,7 @@ func fieldsOf(s metav1.Status) string {
 			fmt.Fprintf(&text, ", and %d more", len(s.Details.Causes)-i)
 			break
 		}
-		if c.Field != "" {
+		if c.Field != "" && len(c.Field) <= maxField && slices.Contains(causes, field.ErrorType(c.Type)) {
 			fmt.Fprintf(&text, ", field %s: %s", c.Field, c.Type)
 		}
 	}

@@ -38,17 +38,21 @@ func TestI11TextsOfRefusedSecretsHaveNoValue(t *testing.T) {
 			field.Invalid(field.NewPath("data").Key("pin"), value, "is weak"),
 			field.Required(field.NewPath("type"), "")}), "data[pin]: FieldValueInvalid, field type: FieldValueRequired"},
 		{"invalid and wrapped", fmt.Errorf("metadata %s: %w", value, apierrors.NewInvalid(kind, value, nil)), "Invalid"},
-		{"webhook", answer(403, "", `admission webhook "a.b" denied the request: `+value), `webhook "a.b" refuses`},
+		{"webhook", answer(403, "", `admission webhook "a.b" denied the request: `+value),
+			`webhook "a.b" refuses the object or fails`},
 		{"webhook with a reason", answer(403, value, `admission webhook "a.b" denied the request: `+value), "Forbidden"},
 		{"webhook without a usual name", answer(404, metav1.StatusReasonNotFound,
-			`admission webhook "`+value+` x" denied the request: `+value), "admission refuses the object: NotFound"},
+			`admission webhook "`+value+` x" denied the request: `+value), "admission refuses the object or fails: NotFound"},
 		{"webhook that fails", apierrors.NewInternalError(errors.New(`failed calling webhook "a.b": got ` + value)),
-			`admission webhook "a.b" refuses the object: InternalError`},
+			`admission webhook "a.b" refuses the object or fails: InternalError`},
 		{"policy", apierrors.NewForbidden(resource, "s", errors.New(
 			"ValidatingAdmissionPolicy 'p' with binding 'q' denied request: "+value)),
-			`ValidatingAdmissionPolicy "p" refuses the object: Forbidden`},
+			`ValidatingAdmissionPolicy "p" refuses the object or fails: Forbidden`},
 		{"no reason", answer(http.StatusTeapot, value, value), http.StatusText(http.StatusTeapot)},
 		{"no code", answer(0, value, value), "no reason"},
+		{"a proxy that quotes what it blocks", apierrors.NewGenericServerResponse(403, "PATCH", resource, "s",
+			"blocked: "+value, 0, true), "Forbidden"},
+		{"an aggregated API server", answer(422, metav1.StatusReasonInvalid, value), "Invalid (the full"},
 	} {
 		got := Hide(c.err)
 		if strings.Contains(got.Error(), value) || !strings.Contains(got.Error(), c.want) {
