@@ -178,5 +178,10 @@ func TestInterruptedChainsHideNothing(t *testing.T) {
 				t.Errorf("at %s: revision %d, want %d, %v", at, r.revision(), want, err)
 			}
 		}
+		mend := w.damage(chains[0], manifestObject, flipMiddle) // of the chain that goes on: the interrupted ones have less
+		if r, err := fetch(t, w.store, time.Time{}); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("the latest, with a damaged chain that has more: revision %d, %v", r.revision(), err)
+		}
+		mend()
 	})
 }

@@ -26,17 +26,17 @@ type Fetched struct {
 var ErrOutside = errors.New("no backup restores to that moment")
 
 // errAfterChain is the error of a restore to a moment after the end of a chain's log.
-var errAfterChain = fmt.Errorf("%w: it is later than everything that is stored", ErrOutside)
+var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log", ErrOutside)
 
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
 // the latest moment that is stored. Every object is checked.
 //
-// A chain begins within the second of its name, which lists show, and its first sample is a little later. When no
-// earlier chain restores to a moment between the two, the moment restores to that first sample.
+// A list shows only the second in which a chain began; the chain's first sample is a little later. When no earlier
+// chain restores to a moment between that second and the first sample, Fetch restores to the first sample.
 //
-// While a chain begins, the one before it goes on, so that two chains restore to some moments. Of a moment Fetch tries
-// all of its chains before it fails, and the error names each that failed: ErrCorrupt when objects are damaged or
-// missing. For the latest moment it never takes an older chain instead of a damaged one: writes would be missing.
+// While a chain begins, the one before it goes on, so that two chains restore to some moments. Fetch tries each chain
+// that has the moment, and names those that are damaged: ErrCorrupt when no chain is left. An error of the store ends
+// it at once. For the latest moment it never takes an older chain instead of a damaged one: writes would be missing.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil {
@@ -52,15 +52,15 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 	if at.IsZero() {
 		return fetchLatest(ctx, readers, dir)
 	}
-	begun := slices.IndexFunc(chains, func(c Chain) bool { return c.Taken.Truncate(time.Second).After(at) })
-	if begun < 0 {
-		begun = len(chains)
+	begunCount := slices.IndexFunc(chains, func(c Chain) bool { return c.Taken.Truncate(time.Second).After(at) })
+	if begunCount < 0 {
+		begunCount = len(chains)
 	}
-	if begun == 0 {
+	if begunCount == 0 {
 		return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane,
 			chains[0].Taken.Format(time.RFC3339), ErrOutside)
 	}
-	got, err := fetchMoment(ctx, readers[:begun], at, dir)
+	got, err := fetchMoment(ctx, readers[:begunCount], at, dir)
 	if err != nil {
 		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 	}
@@ -82,7 +82,11 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 		if !earlier.chain.Whole {
 			continue
 		}
-		if end, err := earlier.readEnd(ctx); err != nil || !end.Time.After(got.Sample.Time) {
+		end, err := earlier.readEnd(ctx)
+		if err != nil && !chains[last].chain.Whole { // the earlier chain may have more
+			return Fetched{}, fmt.Errorf("chain %s: %w", earlier.chain.Name, err)
+		}
+		if err != nil || !end.Time.After(got.Sample.Time) {
 			return got, nil
 		}
 		return earlier.fetch(ctx, time.Time{}, dir)
@@ -93,24 +97,24 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 // fetchMoment fetches a moment. The chains are those that begin in the second of the moment or before, the oldest
 // first. The chain of a moment is the last one whose snapshot was complete before.
 func fetchMoment(ctx context.Context, chains []*chainReader, at time.Time, dir string) (Fetched, error) {
-	var beginnings []*chainReader // that are complete only after the moment, the newest first
+	var beginnings []*chainReader // chains that are complete only after the moment, the newest first
 	var f failures
 search:
 	for _, r := range slices.Backward(chains) {
-		isOther := f.any()
-		if isOther && !r.chain.Whole { // a chain that was interrupted, or the snapshot of another moment
+		hasFailures := f.any()
+		if hasFailures && !r.chain.Whole { // a chain that was interrupted, or the snapshot of another moment
 			continue
 		}
 		to, err := at, r.readManifest(ctx)
-		isListed := !r.chain.Whole && r.chain.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second))
+		isNamedSecond := !r.chain.Whole && r.chain.Taken.Truncate(time.Second).Equal(at.Truncate(time.Second))
 		switch {
 		case err != nil:
-		case isListed: // lists show the second of the chain's name as its moment
+		case isNamedSecond: // lists show the second of the chain's name as its moment
 			to = r.manifest.Complete.Time
 		case r.manifest.Complete.Time.After(at):
 			beginnings = append(beginnings, r)
 			continue
-		case isOther:
+		case hasFailures:
 			var end Sample
 			if end, err = r.readEnd(ctx); err == nil && end.Time.Before(at) {
 				break search // all earlier chains end before the moment, too

@@ -3,7 +3,6 @@ package backup
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"time"
 
@@ -16,29 +15,34 @@ const (
 	// unknownRevisions is higher than the number of revisions that an etcd writes while no process stores or reads its
 	// revision: those of a day at that rate, or of three months with 100 writes a second.
 	unknownRevisions = 24 * 60 * 60 * revisionsPerSecond
+	// maxAhead is by how much a revision can be ahead of the time: 3,500 years at that rate.
+	maxAhead = 1 << 50
 )
 
 // NextRevision returns a revision for an etcd that is restored now. It is higher than every revision that this etcd has
 // had, also when the etcd was restored before. NextRevision computes it from the time, because the revisions after the
 // backup may be unknown. So that a clock that was set back repeats no revision, the result is also higher, by a margin,
-// than known, the highest known revision.
+// than known, the highest known revision. A known revision that no etcd reaches does not count: only a hostile plane has
+// it, and the next write of the restored etcd would be its last.
 func NextRevision(now time.Time, known int64) int64 {
 	epoch := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	byTime := max(int64(now.Sub(epoch)/time.Second), 0) * revisionsPerSecond
-	known = max(known, 0)
-	return max(byTime, known+min(unknownRevisions, math.MaxInt64-known))
+	if known < 0 || known > byTime+maxAhead {
+		return max(byTime, unknownRevisions)
+	}
+	return max(byTime, known+unknownRevisions)
 }
 
 // HighestRevision returns the highest revision in the backup of a plane, and 0 without a backup. The newest chain has
-// it, unless the clock, which says now, was set back: then chains from before that have later names than chains since,
-// and HighestRevision reads the end of each chain. It skips damaged and missing objects and reads the chain before
-// them.
+// it, unless the clock (now) was set back: then chains of the time before have later names than those since, and
+// HighestRevision reads the end of each chain. It skips chains whose end is damaged or missing.
 func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane Plane, now time.Time) (int64, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil {
 		return 0, err
 	}
 	highest := int64(0)
+	isSetBack := len(chains) > 0 && chains[len(chains)-1].Taken.After(now)
 	for _, c := range slices.Backward(chains) {
 		r := &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
 		end, err := r.readEnd(ctx)
@@ -46,7 +50,7 @@ func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane P
 		if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNotFound) {
 			return 0, err
 		}
-		if isSetBack := chains[len(chains)-1].Taken.After(now); err == nil && !isSetBack {
+		if err == nil && !isSetBack {
 			break
 		}
 	}

@@ -55,8 +55,9 @@ func TestTheNextRevisionHasBounds(t *testing.T) {
 		{now, -7, byTime},
 		{now, math.MinInt64, byTime},
 		{now, byTime, byTime + unknownRevisions},
-		{now, math.MaxInt64, math.MaxInt64},
-		{now, math.MaxInt64 - 1, math.MaxInt64},
+		{now, math.MaxInt64, byTime},
+		{now, byTime + maxAhead + 1, byTime},
+		{now, byTime + maxAhead, byTime + maxAhead + unknownRevisions},
 		{now.AddDate(-10, 0, 0), 5, 5 + unknownRevisions},
 		{time.Time{}, byTime, byTime + unknownRevisions},
 	} {
