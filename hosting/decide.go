@@ -123,7 +123,7 @@ func decide(s situation, now time.Time) decision {
 		wanted = ""
 	}
 	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
-	brought := s.Restore.bringsWith(s.Cluster, s.Releases, metav1.NewTime(now.Truncate(time.Second)))
+	brought := s.Restore.arrivalOf(s.Cluster, s.Releases, metav1.NewTime(now.Truncate(time.Second)))
 	if s.Upgrade == nil && brought.Upgrade != nil {
 		next = brought.Upgrade
 	}

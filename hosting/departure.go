@@ -11,11 +11,11 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// A plane that moves takes along what its HostedCluster's status shows of its last upgrade and restore: the status on
-// the target is empty, and without that the target would start the release of the spec, also one that has failed, and
-// execute a restore again that has failed (decision 170).
+// A moving plane takes the status of its last upgrade and of its last restore with it. The HostedCluster on the target
+// has an empty status: without them the target would start the release of the spec, even if it has failed, and repeat a
+// failed restore (decision 170).
 
-// shownOf returns what goes with a plane that leaves.
+// shownOf returns the parts of the status that a leaving plane takes with it.
 func shownOf(s hypershift.HostedClusterStatus) (shown controlplane.Shown) {
 	if s.Upgrade != nil {
 		shown.Upgrade, _ = json.Marshal(s.Upgrade) // strings, numbers and times
@@ -33,7 +33,7 @@ func reasonToStay(hc *hypershift.HostedCluster, s hypershift.HostedClusterStatus
 	last := p.LastStart
 	if r := parseRestore(hc); r != nil && r.Invalid == "" && last.Data == r.Order.ID {
 		isShown := s.Restore != nil && s.Restore.ID == r.Order.ID && s.Restore.Phase.IsFinal()
-		if !isShown { // what is stored beside the data must agree with it first, such as revoked credentials
+		if !isShown { // before it ends, bindings of revoked credentials are in the data
 			return fmt.Sprintf("the restore %s must be completed first", r.Order.ID)
 		}
 	}
@@ -46,17 +46,18 @@ func reasonToStay(hc *hypershift.HostedCluster, s hypershift.HostedClusterStatus
 	return ""
 }
 
-// arrival is what a plane brings whose data is prepared, as far as this management cluster goes on with it.
+// arrival is the part of a moved plane's status with which this management cluster continues.
 type arrival struct {
-	Release controlplane.Version      // with which it starts here; "": that of the spec
+	Release controlplane.Version      // with which the plane starts here; "": that of the spec
 	Upgrade *hypershift.UpgradeStatus // nil: none
 	Restore *hypershift.RestoreStatus // nil: none
 }
 
-// bringsWith returns the arrival of a plane, the zero value when no data of one is prepared. A release that this
-// management cluster does not offer is left out: the plane then starts with that of the spec. An upgrade whose new
-// release was never started is left out, too: it begins here anew, with a copy.
-func (r *restore) bringsWith(hc *hypershift.HostedCluster, offered Releases, at metav1.Time) (a arrival) {
+// arrivalOf returns the arrival of a plane; the zero value when no data of a moved plane is prepared. For a recovered
+// plane it has only the status of an order that the lost plane did not execute. A release that this management cluster
+// does not offer is left out: the plane then starts with that of the spec. An upgrade whose new release was never
+// started is left out, too: it begins here anew, with a copy.
+func (r *restore) arrivalOf(hc *hypershift.HostedCluster, offered Releases, at metav1.Time) (a arrival) {
 	if r == nil || !r.IsRecovery || !r.isPrepared() || r.Prepared.Departure == nil {
 		return arrival{}
 	}

@@ -13,8 +13,8 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// errPlaneExists is the error of giveState for a cluster that has something on the disk already.
-var errPlaneExists = errors.New("something of the cluster's plane exists")
+// errPlaneExists is the error of giveState for a cluster whose plane has a data directory already.
+var errPlaneExists = errors.New("the cluster's plane has a data directory")
 
 // giveState makes a warm plane that of a cluster, by one rename of its state. So after a crash at any instant the plane
 // is warm or the cluster's and never both, and two clusters cannot get one plane (I12). When giveState returns nil, the
@@ -35,7 +35,7 @@ func (h home) giveState(warm, id controlplane.ID) error {
 		return err
 	}
 	err := errors.Join(atomicfile.SyncDir(filepath.Dir(to)), atomicfile.SyncDir(filepath.Dir(from)))
-	if err != nil {
+	if err != nil { // the rename back need not be on the disk: the next runtime finds the plane on either side
 		return errors.Join(err, os.Rename(to, from))
 	}
 	return nil
@@ -58,22 +58,34 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	}
 	r.endRunner(warm)
 	r.endRunner(x) // it has waited for an order
-	err := r.home.giveState(warm.id, x.id)
-	if err != nil {
+	// An ended runner starts nothing any more: when replaceRunner fails below, the next call makes a new one.
+	r.forgetRunner(warm.id)
+	r.forgetRunner(x.id)
+	if err := r.home.giveState(warm.id, x.id); err != nil {
 		r.o.Log.Warn("a cluster gets no warm plane; its plane is started", "plane", x.id.String(), "error", err)
-	}
-	if isWarm, _ := exists(r.home.state(warm.id)); isWarm {
-		if err := r.returnWarm(warm.id); err != nil {
-			r.o.Log.Warn("a warm plane cannot be used again", "plane", warm.id.String(), "error", err)
-		}
-	} else {
-		r.forgetRunner(warm.id)
+		r.keepWarm(warm.id)
 	}
 	next, err := r.replaceRunner(x.id)
 	if err == nil && next.slot != x.slot {
 		r.o.Log.Info("a cluster gets a warm plane", "plane", x.id.String(), "slot", next.slot.String())
 	}
 	return next, err
+}
+
+// keepWarm puts a plane back into the pool after giveState has failed. A plane that cannot be used again is deleted. When
+// the disk does not tell whether the plane is warm, nothing is done: the next runtime looks again.
+func (r *Runtime) keepWarm(id controlplane.ID) {
+	isWarm, err := exists(r.home.state(id))
+	if err == nil && isWarm {
+		if err = r.returnWarm(id); err != nil {
+			r.pool.mu.Lock()
+			r.pool.planes[id] = warmPlane{ID: id, MustEnd: true}
+			r.pool.mu.Unlock()
+		}
+	}
+	if err != nil {
+		r.o.Log.Warn("a warm plane cannot be used again", "plane", id.String(), "error", err)
+	}
 }
 
 // isUnstarted reports whether the plane was never ordered to run, and nothing of it is known.
@@ -116,7 +128,7 @@ func (r *Runtime) replaceRunner(id controlplane.ID) (*runner, error) {
 // the plane. From then on the plane is one that was started for the cluster and was not ready yet. A process whose
 // certificate does not cover the names does not follow them, and is replaced.
 func (x *runner) nameRecord(names []string) error {
-	if x.id.IsWarm() || !x.record.isUnnamed() {
+	if x.id.IsWarm() || !x.record.isUnnamed() || len(names) == 0 {
 		return nil
 	}
 	next := x.record

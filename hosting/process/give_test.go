@@ -101,18 +101,7 @@ func killWarm(o process.Options) {
 // A plane that was warm is as any other: it passes the suite.
 func TestAPlaneThatWasWarmPassesTheSuite(t *testing.T) {
 	quick.LeavesOut(t, "needs control planes")
-	binary, err := planetest.Binary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	dir := t.TempDir()
-	o := process.Options{Dir: filepath.Join(dir, "planes"), Binaries: map[controlplane.Version]string{}}
-	for _, v := range runtimetest.Releases { // one program under two names
-		o.Binaries[v] = filepath.Join(dir, "atoll-kube-"+string(v))
-		if err := os.Symlink(binary, o.Binaries[v]); err != nil {
-			t.Fatal(err)
-		}
-	}
+	o := suiteOptions(t)
 	o.Warm = process.Warm{Planes: 1, Spec: controlplane.Spec{Release: runtimetest.Releases[0],
 		ServerNames: []string{"*.example"}, ServiceCIDR: "172.30.0.0/16"}}
 	t.Cleanup(func() { killAll(t, o); killWarm(o) })

@@ -3,7 +3,9 @@ package process
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +19,7 @@ import (
 
 // pool has the warm planes of a runtime. The goroutine of keepPool starts and deletes them, Ensure takes them.
 type pool struct {
-	wake chan struct{} // holds one after a change of a warm plane
+	wake chan struct{} // holds a value after a change of a warm plane
 
 	mu     sync.Mutex
 	planes map[controlplane.ID]warmPlane // IsReady is not set
@@ -52,8 +54,9 @@ func (h home) warmPlanes() (ids []controlplane.ID) {
 }
 
 // openPool reads the warm planes that an earlier runtime has left. Those that do not fit any more, or were not made
-// completely, are deleted by keepPool. It logs directories of slots that belong to no plane: they may have the data of
-// a cluster whose state was lost, so they stay.
+// completely, are deleted by keepPool. A plane whose slot cannot be read for another reason stays, and nobody gets it.
+// openPool logs directories of slots that belong to no plane: they may have the data of a cluster whose state was lost,
+// so they stay.
 func (r *Runtime) openPool() {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
@@ -61,10 +64,14 @@ func (r *Runtime) openPool() {
 	for _, id := range r.home.warmPlanes() {
 		owned[id] = true
 		info, err := os.Stat(filepath.Join(r.home.state(id), slotName))
-		plane := warmPlane{ID: id, IsEnded: err != nil}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			r.o.Log.Warn("a warm plane cannot be used again", "plane", id.String(), "error", err)
+			continue
+		}
+		plane := warmPlane{ID: id, Known: time.Now(), MustEnd: err != nil}
 		if err == nil {
 			record, err := readRecord(r.home.state(id))
-			plane.Made, plane.IsEnded = info.ModTime(), err != nil || !record.isMadeFor(r.o.Warm)
+			plane.Made, plane.MustEnd = info.ModTime(), err != nil || !record.isMadeFor(r.o.Warm)
 		}
 		r.pool.planes[id] = plane
 	}
@@ -81,13 +88,13 @@ func (r *Runtime) openPool() {
 	}
 }
 
-// keepPool keeps the pool as Options.Warm orders, until ctx ends. The warm planes run on then.
+// keepPool keeps the pool as Options.Warm orders, until ctx ends. When ctx ends, the warm planes continue to run.
 func (r *Runtime) keepPool(ctx context.Context) {
 	for ctx.Err() == nil {
 		r.tendPool(ctx, time.Now())
 		wait := warmEvery
 		if r.o.Warm.Planes == 0 && r.poolIsEmpty() {
-			wait = 0 // nothing comes into the pool any more
+			wait = 0 // wait for a wake or the end: nothing comes into the pool any more
 		}
 		pause.ForWake(ctx, r.pool.wake, wait)
 	}
@@ -125,7 +132,7 @@ func (r *Runtime) tendPool(ctx context.Context, now time.Time) {
 			r.pool.poke()
 		}
 	}
-	for id := range r.idleWarm() { // of an earlier runtime
+	for id := range r.idleWarm() { // of an earlier runtime, or put back by returnWarm
 		if err := r.runWarm(id); err != nil {
 			r.o.Log.Warn("a warm plane does not run", "plane", id.String(), "error", err)
 		}
@@ -149,7 +156,7 @@ func (r *Runtime) decidePool(s warmSituation, now time.Time) (end []controlplane
 	end, start = decideWarm(s, now)
 	for _, id := range end {
 		p := r.pool.planes[id]
-		p.IsEnded = true
+		p.MustEnd = true
 		r.pool.planes[id] = p
 	}
 	return end, start
@@ -161,7 +168,7 @@ func (r *Runtime) idleWarm() map[controlplane.ID]bool {
 	defer r.pool.mu.Unlock()
 	idle := map[controlplane.ID]bool{}
 	for id, p := range r.pool.planes {
-		if x := r.find(id); !p.IsEnded && (x == nil || x.currentGoal().action != run) {
+		if x := r.find(id); !p.MustEnd && (x == nil || x.currentGoal().action != run) {
 			idle[id] = true
 		}
 	}
@@ -178,7 +185,7 @@ func (r *Runtime) countWarm() (n float64) {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	for id, p := range r.pool.planes {
-		if !p.IsEnded && r.isWarmReady(id) {
+		if !p.MustEnd && r.isWarmReady(id) {
 			n++
 		}
 	}
@@ -196,15 +203,16 @@ func (r *Runtime) startWarm(now time.Time) error {
 		return err
 	}
 	if err := atomicfile.Write(filepath.Join(state, slotName), []byte(id.Name+"\n"), 0o600); err != nil {
-		return err
+		return errors.Join(err, os.RemoveAll(state)) // such as a full disk: no directory is left at each attempt
 	}
 	r.pool.mu.Lock()
-	r.pool.planes[id] = warmPlane{ID: id, Made: now}
+	r.pool.planes[id] = warmPlane{ID: id, Made: now, Known: now}
 	r.pool.mu.Unlock()
 	return r.runWarm(id)
 }
 
-// runWarm has a plane of the pool run. Its name is in the subjects of its authorities, which its customer can see.
+// runWarm orders a plane of the pool to run. The plane's customer can later see its name in the subjects of its
+// authorities.
 func (r *Runtime) runWarm(id controlplane.ID) error {
 	x, err := r.runner(id)
 	if err != nil {
@@ -222,7 +230,7 @@ func (r *Runtime) takeWarm() (*runner, bool) {
 	defer r.pool.mu.Unlock()
 	var oldest *warmPlane
 	for id, p := range r.pool.planes {
-		if !p.IsEnded && r.isWarmReady(id) && (oldest == nil || p.Made.Before(oldest.Made)) {
+		if !p.MustEnd && r.isWarmReady(id) && (oldest == nil || p.Made.Before(oldest.Made)) {
 			oldest = &p
 		}
 	}
@@ -244,6 +252,6 @@ func (r *Runtime) returnWarm(id controlplane.ID) error {
 	}
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
-	r.pool.planes[id] = warmPlane{ID: id, Made: info.ModTime()}
+	r.pool.planes[id] = warmPlane{ID: id, Made: info.ModTime(), Known: time.Now()}
 	return nil
 }

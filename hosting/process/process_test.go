@@ -25,20 +25,27 @@ import (
 
 var _ hosting.Planes = (*process.Runtime)(nil)
 
-func TestTheRuntimePassesTheSuite(t *testing.T) {
-	quick.LeavesOut(t, "needs control planes")
+// suiteOptions returns the options of a runtime in a new directory, for the suite: its releases are one program under
+// two names.
+func suiteOptions(t *testing.T) process.Options {
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)
 	}
 	dir := t.TempDir()
 	o := process.Options{Dir: filepath.Join(dir, "planes"), Binaries: map[controlplane.Version]string{}}
-	for _, v := range runtimetest.Releases { // one program under two names
+	for _, v := range runtimetest.Releases {
 		o.Binaries[v] = filepath.Join(dir, "atoll-kube-"+string(v))
 		if err := os.Symlink(binary, o.Binaries[v]); err != nil {
 			t.Fatal(err)
 		}
 	}
+	return o
+}
+
+func TestTheRuntimePassesTheSuite(t *testing.T) {
+	quick.LeavesOut(t, "needs control planes")
+	o := suiteOptions(t)
 	t.Cleanup(func() { killAll(t, o) })
 	runtimetest.Run(t, func(t *testing.T) hosting.Planes {
 		r, err := process.New(o)

@@ -11,9 +11,9 @@ import (
 // Warm describes the pool of warm planes: planes that run, belong to no cluster, and wait until Ensure gives each to a
 // new cluster.
 type Warm struct {
-	Planes int // that wait; 0: none are started, and those of before are deleted
-	// Spec is that of each. Its only server name is a wildcard, and its Name has no effect. A cluster whose spec differs
-	// in anything but the names gets no warm plane.
+	Planes int // number of planes that wait; 0: none is started, and existing ones are deleted
+	// Spec is the spec of every warm plane. Its only server name is a wildcard, and its Name has no effect. A cluster gets
+	// a warm plane only if its spec equals this one, but for its names, which the wildcard must cover.
 	Spec controlplane.Spec
 	// Memory returns the bytes that this machine can give to other processes. While it has little, warm planes end.
 	// Default: it always has enough.
@@ -33,18 +33,19 @@ func (r record) isMadeFor(w Warm) bool {
 		slices.Equal(r.Hosts, w.Spec.ServerNames)
 }
 
-// The memory of the machine that decides about warm planes. A warm plane takes about 250 MiB, so that the end of one
+// Limits of the free memory of the machine, for warm planes. A warm plane takes about 250 MiB, so that the end of one
 // does not make room for the start of the next.
 const (
-	// warmEnd is as much as a small plane may take, and the reserve of a restore drill: a warm plane ends when the machine
-	// has less. So customers' planes and drills find the room that they find without warm planes.
+	// warmEnd is the sum of what a small plane may take and of the reserve of a restore drill: a warm plane ends when the
+	// machine has less. So customers' planes and drills find the same room as without warm planes.
 	warmEnd = 1<<30 + 256<<20
-	// warmStart must be there before another warm plane starts.
+	// warmStart is the free memory that the start of another warm plane requires.
 	warmStart = 2 << 30
 )
 
 const (
 	warmAge   = 24 * time.Hour  // a plane that has waited for so long is replaced: its certificates and data stay young
+	warmLimit = 5 * time.Minute // until a plane is ready; then it is replaced: its data may be damaged
 	warmRest  = time.Second     // without an order of a customer's plane, before another warm plane starts
 	warmEvery = 2 * time.Second // between two looks at the pool
 )
@@ -53,8 +54,9 @@ const (
 type warmPlane struct {
 	ID      controlplane.ID
 	Made    time.Time
-	IsReady bool // a cluster can get it
-	IsEnded bool // it has to be deleted, or is being deleted
+	Known   time.Time // when this runtime made the plane, or found it
+	IsReady bool      // the plane runs and answers; only in the input of decideWarm
+	MustEnd bool      // the plane must be deleted, or is being deleted: no cluster gets it
 }
 
 // warmSituation is the input of decideWarm.
@@ -70,16 +72,16 @@ type warmSituation struct {
 func decideWarm(s warmSituation, now time.Time) (end []controlplane.ID, start bool) {
 	var kept []warmPlane
 	for _, p := range s.Planes {
-		if p.IsEnded {
+		if p.MustEnd || !p.IsReady && now.Sub(p.Known) > warmLimit {
 			end = append(end, p.ID)
 		} else {
 			kept = append(kept, p)
 		}
 	}
-	// First those that are ready, and of these the oldest: what is last is dispensable.
+	// Ready planes come first, the oldest before the others: the last one ends first.
 	slices.SortFunc(kept, func(a, b warmPlane) int {
 		if a.IsReady != b.IsReady {
-			return cmp.Compare(readyFirst(a), readyFirst(b))
+			return cmp.Compare(readyRank(a), readyRank(b))
 		}
 		return cmp.Or(a.Made.Compare(b.Made), cmp.Compare(a.ID.Name, b.ID.Name))
 	})
@@ -94,12 +96,12 @@ func decideWarm(s warmSituation, now time.Time) (end []controlplane.ID, start bo
 	case surplus == 0 && len(kept) > 0 && now.Sub(oldestOf(kept).Made) > warmAge:
 		end = append(end, oldestOf(kept).ID)
 	case surplus < 0 && areReady && s.Memory >= warmStart && now.Sub(s.Busy) >= warmRest:
-		start = len(end) == 0 // what ends has its memory still
+		start = len(end) == 0 // an ending plane still uses memory
 	}
 	return end, start
 }
 
-func readyFirst(p warmPlane) int {
+func readyRank(p warmPlane) int {
 	if p.IsReady {
 		return 0
 	}

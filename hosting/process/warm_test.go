@@ -18,13 +18,16 @@ func TestThePoolOfWarmPlanes(t *testing.T) {
 	now := time.Date(2026, 1, 2, 0, 0, 0, 0, time.UTC)
 	ready := func(name string, age time.Duration) warmPlane {
 		return warmPlane{ID: controlplane.ID{Namespace: controlplane.WarmNamespace, Name: name}, Made: now.Add(-age),
-			IsReady: true}
+			Known: now.Add(-min(age, warmLimit)), IsReady: true}
 	}
 	ended := ready("ended", time.Minute)
-	ended.IsEnded = true
+	ended.MustEnd = true
 	old, young := ready("old", time.Hour), ready("young", time.Minute)
 	starting := ready("starting", time.Second)
 	starting.IsReady = false
+	stuck, restarted := ready("stuck", 2*warmLimit), ready("restarted", time.Hour)
+	stuck.IsReady, stuck.Known = false, now.Add(-warmLimit-1)
+	restarted.IsReady, restarted.Known = false, now.Add(-time.Second)
 	aged, older := ready("aged", 25*time.Hour), ready("older", 26*time.Hour)
 	for name, c := range map[string]struct {
 		planes []warmPlane
@@ -68,6 +71,13 @@ func TestThePoolOfWarmPlanes(t *testing.T) {
 		"while one ends, none starts": {
 			planes: []warmPlane{ended}, wanted: 1, memory: math.MaxInt64,
 			end: []string{"ended"},
+		},
+		"one that does not become ready is replaced": {
+			planes: []warmPlane{stuck}, wanted: 2, memory: math.MaxInt64,
+			end: []string{"stuck"},
+		},
+		"one that starts again after a restart is not": {
+			planes: []warmPlane{restarted}, wanted: 1, memory: math.MaxInt64,
 		},
 		"fewer are wanted": {
 			planes: []warmPlane{starting, young, old}, wanted: 1, memory: math.MaxInt64,
