@@ -1,10 +1,10 @@
-// Package keyaudit changes key files so that the audit has who changed them.
+// Package keyaudit changes key files so that the audit records who changed them.
 //
 // A service that encrypts with the keys of a file has, in its database, a document for each key that a command has
-// changed. A document's id is the key's name; it does not contain the key. The transaction that writes the document and
-// its audit record changes the file before it commits.
+// changed. A document's id is the key's name; the document does not contain the key. The transaction that writes the
+// document and its audit record changes the file before it commits.
 //
-// Services import it. It is a tool: it knows no service, and no format of a key file.
+// Services import it. It depends on no service, and on no format of a key file.
 package keyaudit
 
 import (
@@ -21,9 +21,9 @@ type State string
 
 // The states of a key.
 const (
-	Opens   State = "opens"
-	Seals   State = "seals"
-	Dropped State = "dropped"
+	Opens   State = "opens"   // decrypts
+	Seals   State = "seals"   // encrypts and decrypts
+	Dropped State = "dropped" // is not in the file any more
 )
 
 // spec is the spec of a key's document.
@@ -36,8 +36,8 @@ func KindSpec(kind store.Kind) store.KindSpec { return store.KindSpec{Kind: kind
 
 // Change records that the context's actor brings a key into a state, and calls changeFile before the transaction
 // commits: a failed change leaves no record. Once changeFile has succeeded it is not called again, also when the
-// transaction is repeated. When only the commit fails, the file has changed without a record; a repeated call of
-// Change then records, if changeFile is idempotent.
+// transaction is repeated. When the transaction fails after changeFile has succeeded, the file has changed without a
+// record; a repeated call of Change then records, if changeFile is idempotent.
 func Change(ctx context.Context, s *store.Store, kind store.Kind, key string, state State,
 	changeFile func() error) error {
 	isChanged := false
