@@ -22,8 +22,8 @@ const (
 // NextRevision returns a revision for an etcd that is restored now. It is higher than every revision that this etcd has
 // had, also when the etcd was restored before. NextRevision computes it from the time, because the revisions after the
 // backup may be unknown. So that a clock that was set back repeats no revision, the result is also higher, by a margin,
-// than known, the highest known revision. A known revision that no etcd reaches does not count: only a hostile plane has
-// it, and the next write of the restored etcd would be its last.
+// than known, the highest known revision. A known revision that no etcd reaches does not count: only a hostile plane
+// has it, and the next write of the restored etcd would be its last.
 func NextRevision(now time.Time, known int64) int64 {
 	epoch := time.Date(2024, 1, 1, 0, 0, 0, 0, time.UTC)
 	byTime := max(int64(now.Sub(epoch)/time.Second), 0) * revisionsPerSecond

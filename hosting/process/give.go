@@ -72,8 +72,8 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	return next, err
 }
 
-// keepWarm puts a plane back into the pool after giveState has failed. A plane that cannot be used again is deleted. When
-// the disk does not tell whether the plane is warm, nothing is done: the next runtime looks again.
+// keepWarm puts a plane back into the pool after giveState has failed. A plane that cannot be used again is deleted.
+// When the disk does not answer whether the plane is warm, nothing is done: the next runtime looks again.
 func (r *Runtime) keepWarm(id controlplane.ID) {
 	isWarm, err := exists(r.home.state(id))
 	if err == nil && isWarm {
