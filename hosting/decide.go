@@ -244,8 +244,9 @@ func (h hibernation) next(hc *hypershift.HostedCluster, now time.Time) hibernati
 func powerOf(s situation, h hibernation, route string, now time.Time) power {
 	u := s.Uses[route]
 	p := power{
-		Hibernated: h.Wanted, Ordered: h.Ordered, Born: s.Plane.LastStart.WasReady, Running: s.Plane.Running,
-		Ready: s.Plane.ReadySince, Asked: s.Demand.Asked, Open: u.Open, Last: u.Last, Closed: s.RouteClosed,
+		Hibernated: h.Wanted, Ordered: h.Ordered, Running: s.Plane.Running, Ready: s.Plane.ReadySince,
+		Born:  s.Plane.LastStart.WasReady && s.Cluster.Status.KubeConfig != nil,
+		Asked: s.Demand.Asked, Open: u.Open, Last: u.Last, Closed: s.RouteClosed,
 	}
 	if s.Demand.Waiting > 0 {
 		p.Open, p.Asked = p.Open+s.Demand.Waiting, now

@@ -88,6 +88,9 @@ func (s *situation) describe(word string) error {
 			Served: controlplane.Version(value),
 		}
 		s.Plane.Backend, s.Plane.HasData = "127.0.0.1:30000", true
+		s.Cluster.Status.KubeConfig = &hypershift.LocalObject{Name: "a-admin-kubeconfig"}
+	case "no-kubeconfig": // hosting could not write it yet
+		s.Cluster.Status.KubeConfig = nil
 	case "never-ready":
 		s.Plane.LastStart.WasReady, s.Plane.LastStart.Served = false, ""
 	case "started-names":

@@ -19,7 +19,7 @@ const (
 type power struct {
 	Hibernated bool      // the spec orders sleep until use
 	Ordered    time.Time // when this process saw Hibernated become true; zero: it was true before
-	Born       bool      // the plane has been ready once; until then it starts, so that its version and CA are known
+	Born       bool      // the plane has been ready once and its kubeconfig is there; until then it starts
 	Running    bool      // its process exists
 	Ready      time.Time // since when it serves; zero: it does not
 	Asked      time.Time // of the last Wake; zero: none in this process
