@@ -9,9 +9,7 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"fmt"
 	"math/big"
-	mathrand "math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -19,6 +17,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/freeport"
 	"atoll.dev/internal/mosquitto"
 )
 
@@ -149,20 +148,19 @@ func startBroker(t testing.TB, opts BrokerOptions) *testBroker {
 	return b
 }
 
-// listen listens on an address, or on a free port when it ends in :0. The port is none of those that the system gives
-// to outgoing connections, so that the test can listen on it again after a stop. (Package testsite does this for other
-// packages; it imports this one.)
+// listen listens on an address, or on a free port of package freeport when the address ends in :0. It retries for ten
+// seconds while a stopped broker still holds the address.
 func listen(t testing.TB, address string) (l net.Listener) {
 	t.Helper()
-	anyPort := strings.HasSuffix(address, ":0")
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
+	listen := func() (net.Listener, error) { return net.Listen("tcp", address) }
+	if strings.HasSuffix(address, ":0") {
+		listen = freeport.Listen
+	}
 	var err error
 	for range 1000 {
-		if anyPort {
-			address = fmt.Sprintf("127.0.0.1:%d", 12000+mathrand.IntN(18000))
-		}
-		if l, err = net.Listen("tcp", address); err == nil {
+		if l, err = listen(); err == nil {
 			return l
 		}
 		<-tick.C

@@ -13,7 +13,6 @@ import (
 	"log"
 	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	_ "net/http/pprof"
 	"os"
@@ -27,6 +26,7 @@ import (
 	"atoll.dev/agent"
 	"atoll.dev/bench/report"
 	"atoll.dev/bus"
+	"atoll.dev/internal/freeport"
 	"atoll.dev/plane"
 )
 
@@ -78,7 +78,7 @@ func run(ctx context.Context) error {
 		b.measureLatency,
 		b.measureThroughput,
 		b.measureUpdates,
-		b.measureReturn,
+		b.measureChangesWhileStopped,
 		b.measureDeletions,
 	}
 	if *faked {
@@ -87,7 +87,7 @@ func run(ctx context.Context) error {
 			b.measureIdle,
 			b.measureLostDisk,
 			b.measureDeletions,
-			b.measureDeletionsInFlood,
+			b.measureDeletionsAfterCreations,
 		}
 	}
 	for _, measure := range measures {
@@ -155,7 +155,7 @@ func (b *bench) startCluster(ctx context.Context) (*rest.Config, error) {
 		b.stops = append(b.stops, b.fake.stop)
 		return b.fake.config(), nil
 	}
-	address, err := freeAddress()
+	address, err := freeport.Address()
 	if err != nil {
 		return nil, err
 	}
@@ -309,9 +309,9 @@ func (b *bench) measureUpdates(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/update", params, figures)
 }
 
-// measureReturn changes works while the agent is stopped, and measures the time from its start until
-// it has applied all.
-func (b *bench) measureReturn(ctx context.Context) error {
+// measureChangesWhileStopped changes works while the agent is stopped, and measures the time from the agent's start
+// until it has applied all changes.
+func (b *bench) measureChangesWhileStopped(ctx context.Context) error {
 	deletions := min(*changes/5, b.created)
 	updates := min(*changes/5, b.created-deletions)
 	params := b.params(map[string]any{"changes": *changes, "deletions": deletions, "updates": updates})
@@ -348,13 +348,4 @@ func (b *bench) measureReturn(ctx context.Context) error {
 	figures["converged_ms"] = time.Since(begun).Milliseconds()
 	b.addCPU(figures, usage, *changes)
 	return report.Line(os.Stdout, "agent/away", params, figures)
-}
-
-func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
-	}
-	defer l.Close()
-	return l.Addr().String(), nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"net"
 	"path/filepath"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/bench/bed"
+	"atoll.dev/internal/freeport"
 	"atoll.dev/plane"
 )
 
@@ -27,12 +27,8 @@ func planeDir(dir string) string { return filepath.Join(dir, "plane") }
 
 // startPlane starts the plane and waits until it is ready.
 func (b *bench) startPlane(ctx context.Context) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	address, err := freeport.Address()
 	if err != nil {
-		return err
-	}
-	address := l.Addr().String()
-	if err := l.Close(); err != nil {
 		return err
 	}
 	b.plane, err = plane.Start(ctx, plane.Config{Name: "bench", Dir: planeDir(b.dir), Binary: *binary, Address: address,

@@ -10,7 +10,6 @@ import (
 	"errors"
 	"log/slog"
 	mathrand "math/rand/v2"
-	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -22,6 +21,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"atoll.dev/api/cloudevents"
+	"atoll.dev/internal/freeport"
 	"atoll.dev/internal/mosquitto"
 	"atoll.dev/internal/postgres"
 	"atoll.dev/pki"
@@ -219,14 +219,14 @@ func (b *Bed) startServer(ctx context.Context) error {
 	return nil
 }
 
-// freeAddrs returns free addresses on loopback. A part that is started again has the same address.
+// freeAddrs returns n different free addresses. A part that is started again has the same address.
 func freeAddrs(n int) (addrs []string, err error) {
 	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := freeport.Listen()
 		if err != nil {
 			return nil, err
 		}
-		defer l.Close()
+		defer l.Close() // so that the next port is another one
 		addrs = append(addrs, l.Addr().String())
 	}
 	return addrs, nil

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	_ "net/http/pprof" // for -pprof
 	"os"
@@ -16,6 +15,7 @@ import (
 	profile "runtime/pprof"
 
 	"atoll.dev/clm"
+	"atoll.dev/internal/freeport"
 )
 
 // part is a lifecycle manager in a process of its own.
@@ -33,7 +33,7 @@ const partVariable = "ATOLL_BENCH_IDLE"
 func partOptions(dsn string) (o regionOptions, err error) {
 	o = regionOptions{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true}
 	for _, into := range []*string{&o.HTTP, &o.Broker} {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+		l, err := freeport.Listen()
 		if err != nil {
 			return o, err
 		}

@@ -9,13 +9,14 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"time"
+
+	"atoll.dev/internal/freeport"
 )
 
 // Options configure a Broker. All are optional.
@@ -70,17 +71,6 @@ func Start(o Options) (*Broker, error) {
 	return b, nil
 }
 
-// listenOutsideEphemeral listens on a port outside the range that the system assigns to outgoing connections and to
-// listeners on port 0. So no other process gets the port between this listener's end and Mosquitto's start.
-func listenOutsideEphemeral() (l net.Listener, err error) {
-	for range 1000 {
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {
-			return l, nil
-		}
-	}
-	return nil, fmt.Errorf("no port is free for Mosquitto: %w", err)
-}
-
 // configure writes the configuration file, the certificates and the access rules.
 func (b *Broker) configure(o Options) error {
 	if o.MaestroName == "" {
@@ -90,12 +80,10 @@ func (b *Broker) configure(o Options) error {
 		o.Source = "maestro"
 	}
 	if b.Addr == "" {
-		l, err := listenOutsideEphemeral()
-		if err != nil {
-			return err
+		var err error
+		if b.Addr, err = freeport.Address(); err != nil {
+			return fmt.Errorf("starting Mosquitto: %w", err)
 		}
-		b.Addr = l.Addr().String()
-		l.Close()
 	}
 	host, port, err := net.SplitHostPort(b.Addr)
 	if err != nil {

@@ -6,8 +6,6 @@ package planetest
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/internal/freeport"
 	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 )
@@ -144,14 +143,9 @@ func Binary() (string, error) {
 // outgoing connections: it stays free until the plane listens, and while a killed plane is started again.
 func FreeAddress(t testing.TB) string {
 	t.Helper()
-	var err error
-	for range 1000 {
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {
-			defer l.Close()
-			return l.Addr().String()
-		}
+	address, err := freeport.Address()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no port is free: %v", err)
-	return ""
+	return address
 }

@@ -42,7 +42,7 @@ const (
 // real API server takes every object of it, to the last field; and the rights
 // are those of `atoll mc bootstrap`, no more.
 func TestTheAgentsChartEqualsBootstrap(t *testing.T) {
-	atoll, kube := built(t, "ATOLL_BIN", "atoll"), built(t, "ATOLL_KUBE_BIN", "atoll-kube")
+	atoll, kube := requireProgram(t, "ATOLL_BIN", "atoll"), requireProgram(t, "ATOLL_KUBE_BIN", "atoll-kube")
 	joined := output(t, atoll, "mc", "join-token", "edge-7", "--dir", t.TempDir(), "--mqtt", "mqtt.example:8883",
 		"--pki", "https://pki.example:8443", "-o", "yaml")
 	var values map[string]any
@@ -249,15 +249,10 @@ func find(t *testing.T, objects []*unstructured.Unstructured, kind string) *unst
 	return nil
 }
 
-// built is the path of a program that is tested: of the variable, or what `make
-// build` made.
-func built(t *testing.T, variable, name string) string {
+// requireProgram returns the absolute path of programPath. It ends the test when the file does not exist.
+func requireProgram(t *testing.T, variable, name string) string {
 	t.Helper()
-	path := os.Getenv(variable)
-	if path == "" {
-		path = filepath.Join("..", "..", "bin", name)
-	}
-	path, err := filepath.Abs(path)
+	path, err := filepath.Abs(programPath(variable, name))
 	if err == nil {
 		_, err = os.Stat(path)
 	}
@@ -289,7 +284,7 @@ type chartCluster struct {
 func startCluster(t *testing.T, kube string) *chartCluster {
 	t.Helper()
 	dir := t.TempDir()
-	address, err := freePort()
+	address, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -303,7 +298,7 @@ func startCluster(t *testing.T, kube string) *chartCluster {
 		cmd.Wait()
 	})
 	kubeconfig := filepath.Join(dir, "admin.kubeconfig")
-	for end := time.Now().Add(patience); ; <-time.After(100 * time.Millisecond) {
+	for end := time.Now().Add(waitLimit); ; <-time.After(100 * time.Millisecond) {
 		config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 		if err == nil {
 			config.QPS, config.Burst = 500, 500

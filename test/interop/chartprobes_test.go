@@ -20,7 +20,7 @@ import (
 // The commands of a chart's probes succeed beside a service that runs with the chart's arguments. The CA and the router
 // need no other service; all services have the same endpoints of health.
 func TestTheProbesOfChartsSucceed(t *testing.T) {
-	atoll := built(t, "ATOLL_BIN", "atoll")
+	atoll := requireProgram(t, "ATOLL_BIN", "atoll")
 	for _, c := range []struct{ chart, values, container string }{
 		{regionalChart, "region: r1", "pki"}, {managementChart, everyManagementOption, "router"},
 	} {
@@ -93,9 +93,9 @@ func runWhileProbed(t *testing.T, cmd *exec.Cmd, probe func()) {
 func freeAddresses(t *testing.T, number int) (addresses []string) {
 	t.Helper()
 	for range number {
-		address, err := freePort()
+		address, err := freeAddress()
 		for err == nil && slices.Contains(addresses, address) {
-			address, err = freePort()
+			address, err = freeAddress()
 		}
 		if err != nil {
 			t.Fatal(err)

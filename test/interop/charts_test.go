@@ -258,7 +258,7 @@ func checkPod(t *testing.T, name string, o *unstructured.Unstructured, objects [
 
 // The program has every command and every flag that a chart gives it.
 func TestTheProgramAcceptsTheArgumentsOfCharts(t *testing.T) {
-	atoll := built(t, "ATOLL_BIN", "atoll")
+	atoll := requireProgram(t, "ATOLL_BIN", "atoll")
 	accepted := map[string]bool{}
 	check := func(args []string) {
 		if text := strings.Join(args, " "); !accepted[text] {

@@ -27,7 +27,7 @@ entities:
 // returns a generated client for it.
 func (w *world) startLifecycleManager(t *testing.T) *hyperfleet.ClientWithResponses {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, w.dsn("postgres", "postgres"))
 	if err != nil {
@@ -41,15 +41,15 @@ func (w *world) startLifecycleManager(t *testing.T) *hyperfleet.ClientWithRespon
 	if err := os.WriteFile(config, []byte(hyperfleetEntities), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	api, err := freePort()
+	api, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ops, err := freePort()
+	ops, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := w.run("hyperfleet", binary("ATOLL_BIN", "atoll"), "clm", "serve", "--config", config,
+	p, err := w.run("hyperfleet", programPath("ATOLL_BIN", "atoll"), "clm", "serve", "--config", config,
 		"--dsn", w.dsn("clm", "hyperfleet"), "--http", api, "--ops", ops)
 	if err != nil {
 		t.Fatal(err)

@@ -160,7 +160,7 @@ func theirSQL(text string) (string, []any, error) {
 // tables.
 func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
 	w := sharedWorld(t)
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitLimit)
 	defer cancel()
 	admin, err := pgx.Connect(ctx, w.dsn("postgres", "postgres"))
 	if err != nil {
@@ -243,7 +243,7 @@ func TestSearchesFindWhatTheOriginalFinds(t *testing.T) {
 
 // runAtoll runs a command that knows no region.
 func runAtoll(args ...string) ([]byte, error) {
-	out, err := exec.Command(binary("ATOLL_BIN", "atoll"), args...).Output()
+	out, err := exec.Command(programPath("ATOLL_BIN", "atoll"), args...).Output()
 	if e, ok := err.(*exec.ExitError); ok {
 		err = fmt.Errorf("atoll %s: %w: %s", strings.Join(args, " "), err, e.Stderr)
 	}

@@ -29,7 +29,7 @@ func (s *server) open() error {
 	if s.platform, err = s.world.enrol("system:platform"); err != nil {
 		return err
 	}
-	s.http = &http.Client{Timeout: patience, Transport: &http.Transport{TLSClientConfig: &tls.Config{
+	s.http = &http.Client{Timeout: waitLimit, Transport: &http.Transport{TLSClientConfig: &tls.Config{
 		RootCAs: s.world.caPool, Certificates: []tls.Certificate{s.platform.pair},
 	}}}
 	return nil
@@ -40,7 +40,7 @@ func (s *server) start(dsn string) error {
 	var addrs [4]string
 	for i := range addrs {
 		var err error
-		if addrs[i], err = freePort(); err != nil {
+		if addrs[i], err = freeAddress(); err != nil {
 			return err
 		}
 	}
@@ -58,7 +58,7 @@ func (s *server) start(dsn string) error {
 		"--identity", filepath.Join(w.dir, "maestro"), "--pki", w.pki, "--ca", w.ca, "--token-file", tokenFile}
 	s.agents = addrs[3]
 	args = append(args, "--grpc-broker", s.agents, "--heartbeat-check-interval", "2s")
-	p, err := w.run("maestro", append([]string{binary("ATOLL_BIN", "atoll")}, args...)...)
+	p, err := w.run("maestro", append([]string{programPath("ATOLL_BIN", "atoll")}, args...)...)
 	if err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (w *world) startMosquitto(name string) (string, error) {
 			return "", errors.New("no mosquitto on this machine: scripts/ensure.sh mosquitto installs it")
 		}
 	}
-	addr, err := freePort()
+	addr, err := freeAddress()
 	if err != nil {
 		return "", err
 	}
@@ -202,13 +202,13 @@ type cluster struct {
 
 func (w *world) cluster(t *testing.T, name string) *cluster {
 	t.Helper()
-	addr, err := freePort()
+	addr, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c := &cluster{name: name, dir: filepath.Join(w.dir, name)}
 	c.admin, c.agent = filepath.Join(c.dir, "admin.kubeconfig"), filepath.Join(w.dir, name+".kubeconfig")
-	p, err := w.run(name, binary("ATOLL_KUBE_BIN", "atoll-kube"), "serve", "--data-dir", c.dir, "--listen", addr,
+	p, err := w.run(name, programPath("ATOLL_KUBE_BIN", "atoll-kube"), "serve", "--data-dir", c.dir, "--listen", addr,
 		"--name", name)
 	if err != nil {
 		t.Fatal(err)
@@ -247,13 +247,13 @@ func (s *server) startAgent(t *testing.T, c *cluster) *process {
 // startAgentOn is startAgent with flags that lead to any server.
 func (w *world) startAgentOn(t *testing.T, c *cluster, flags ...string) *process {
 	t.Helper()
-	ops, err := freePort()
+	ops, err := freeAddress()
 	if err != nil {
 		t.Fatal(err)
 	}
 	args := append([]string{"agent", "--consumer-name", c.name, "--kubeconfig", c.agent, "--ops", ops,
 		"--data-dir", filepath.Join(w.dir, c.name+"-agent", "store")}, flags...)
-	p, err := w.run(c.name+"-agent", append([]string{binary("ATOLL_BIN", "atoll")}, args...)...)
+	p, err := w.run(c.name+"-agent", append([]string{programPath("ATOLL_BIN", "atoll")}, args...)...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,7 +265,7 @@ func (w *world) startAgentOn(t *testing.T, c *cluster, flags ...string) *process
 			t.Logf("our agent's log: %s", tail(p.log))
 		}
 	})
-	client := &http.Client{Timeout: patience}
+	client := &http.Client{Timeout: waitLimit}
 	eventually(t, "our agent is ready", func() error {
 		resp, err := client.Get("http://" + ops + "/readyz")
 		if err != nil {

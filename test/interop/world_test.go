@@ -29,8 +29,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// patience bounds every wait; nothing takes a fraction of it unless it is broken.
-const patience = 3 * time.Minute
+// waitLimit ends a wait of a test with an error. A working program needs a small part of it.
+const waitLimit = 3 * time.Minute
 
 // world is shared by all tests: a region of ours on this machine (PostgreSQL, CA, embedded broker,
 // Maestro, one management cluster with our agent), and beside it Debian's Mosquitto with a second
@@ -82,9 +82,10 @@ func sharedWorld(t *testing.T) *world {
 	return shared.world
 }
 
-// binary is one of ours: given by the environment, else where make puts it.
-func binary(env, name string) string {
-	if path := os.Getenv(env); path != "" {
+// programPath returns the path of a program of this repository: the value of an environment variable, or the file that
+// "make build" writes.
+func programPath(variable, name string) string {
+	if path := os.Getenv(variable); path != "" {
 		return path
 	}
 	path, _ := filepath.Abs("../../bin/" + name)
@@ -92,8 +93,8 @@ func binary(env, name string) string {
 }
 
 func (w *world) atoll(args ...string) (string, error) {
-	cmd := exec.Command(binary("ATOLL_BIN", "atoll"), append(args, "--home", w.home)...)
-	cmd.Env = append(os.Environ(), "ATOLL_KUBE_BIN="+binary("ATOLL_KUBE_BIN", "atoll-kube"))
+	cmd := exec.Command(programPath("ATOLL_BIN", "atoll"), append(args, "--home", w.home)...)
+	cmd.Env = append(os.Environ(), "ATOLL_KUBE_BIN="+programPath("ATOLL_KUBE_BIN", "atoll-kube"))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err := cmd.Output()
@@ -105,7 +106,7 @@ func (w *world) atoll(args ...string) (string, error) {
 
 func (w *world) start() error {
 	// Not detached: a region that this process started ends with it, however it ends.
-	if _, err := w.run("region", binary("ATOLL_BIN", "atoll"), "up", "--home", w.home, "--management-clusters",
+	if _, err := w.run("region", programPath("ATOLL_BIN", "atoll"), "up", "--home", w.home, "--management-clusters",
 		"1"); err != nil {
 		return err
 	}
@@ -157,7 +158,7 @@ func (w *world) startOnMosquitto() error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitLimit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, w.dsn("postgres", "postgres"))
 	if err != nil {
@@ -210,7 +211,7 @@ func (w *world) run(name string, argv ...string) (*process, error) {
 	}
 	defer log.Close()
 	p.cmd.Stdout, p.cmd.Stderr = log, log
-	p.cmd.Env = append(os.Environ(), "ATOLL_KUBE_BIN="+binary("ATOLL_KUBE_BIN", "atoll-kube"))
+	p.cmd.Env = append(os.Environ(), "ATOLL_KUBE_BIN="+programPath("ATOLL_KUBE_BIN", "atoll-kube"))
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGTERM, Setpgid: true}
 	started := make(chan error)
 	// The kernel takes the death of the thread for the death of the parent: this one stays with its goroutine.
@@ -243,7 +244,7 @@ func (p *process) stop() error {
 	select {
 	case <-p.done:
 		return nil
-	case <-time.After(patience):
+	case <-time.After(waitLimit):
 		p.cmd.Process.Kill()
 		<-p.done
 		return fmt.Errorf("%s did not end when it was asked to; its log: %s", p.name, tail(p.log))
@@ -257,7 +258,7 @@ func tail(file string) string {
 
 // await waits for a condition of another process.
 func await(what string, check func() error) error {
-	deadline := time.After(patience)
+	deadline := time.After(waitLimit)
 	for {
 		begun := time.Now()
 		err := check()
@@ -282,7 +283,9 @@ func eventually(t *testing.T, what string, check func() error) {
 	}
 }
 
-func freePort() (string, error) {
+// freeAddress returns an address of 127.0.0.1 on which nothing listens. (It does what atoll.dev/internal/freeport does;
+// this module imports no package of atoll.dev.)
+func freeAddress() (string, error) {
 	var err error
 	for range 1000 { // not one of the ports that the system gives to outgoing connections
 		var l net.Listener

@@ -4,13 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"sync"
 	"testing"
 	"time"
+
+	"atoll.dev/internal/freeport"
 )
 
 // HangLimit is how long Eventually waits. Only a hang exceeds it, on a machine under any load.
@@ -69,15 +69,11 @@ func Run(t testing.TB, name string, part func(context.Context) error) (stop func
 // closed: the port is none of those that the system gives to outgoing connections.
 func Listen(t testing.TB) net.Listener {
 	t.Helper()
-	var err error
-	for range 1000 {
-		var l net.Listener
-		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 12000+rand.IntN(18000))); err == nil {
-			return l
-		}
+	l, err := freeport.Listen()
+	if err != nil {
+		t.Fatal(err)
 	}
-	t.Fatalf("no port is free: %v", err)
-	return nil
+	return l
 }
 
 // FreeAddress returns an address for a child process, which listens on it with ListenAgain.
