@@ -37,8 +37,8 @@ func (b *bench) deleteLatest(ctx context.Context, n, rate int) ([]time.Duration,
 	return b.server.await(ctx, ids)
 }
 
-// measureDeletionsInFlood deletes works just after it has published many new ones at once.
-func (b *bench) measureDeletionsInFlood(ctx context.Context) error {
+// measureDeletionsAfterCreations publishes -works new works at once and then deletes older works, which wait behind them.
+func (b *bench) measureDeletionsAfterCreations(ctx context.Context) error {
 	n := min(b.created, 50)
 	params := b.params(map[string]any{"works": *works, "deletions": n})
 	deleted := make([]string, 0, n)
@@ -86,7 +86,7 @@ func (b *bench) measureLostDisk(ctx context.Context) error {
 	return report.Line(os.Stdout, "agent/cold", params, figures)
 }
 
-// measureIdle counts the agent's requests to the API server while there is nothing to do.
+// measureIdle counts the agent's requests to the API server while no work changes.
 func (b *bench) measureIdle(context.Context) error {
 	if b.fake == nil {
 		return nil

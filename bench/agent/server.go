@@ -344,8 +344,8 @@ func cpuOf(pid int) time.Duration {
 	if err != nil {
 		return 0
 	}
-	_, rest, _ := strings.Cut(string(data), ") ")
-	fields := strings.Fields(rest)
+	_, afterName, _ := strings.Cut(string(data), ") ")
+	fields := strings.Fields(afterName)
 	if len(fields) < 13 {
 		return 0
 	}

@@ -19,13 +19,12 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/pprof"
-	"slices"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 
 	"atoll.dev/bench/bed"
+	"atoll.dev/bench/load"
 	"atoll.dev/bench/report"
 	"atoll.dev/internal/postgres"
 )
@@ -130,7 +129,7 @@ func measure(ctx context.Context, r *region, server *postgres.Process) error {
 		if own, database, err = processorTime(server); err != nil {
 			return err
 		}
-		took, err := callAtRate(ctx, n, m.call)
+		took, err := load.AtRate(ctx, n, *rate, m.call)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.name, err)
 		}
@@ -148,41 +147,10 @@ func measure(ctx context.Context, r *region, server *postgres.Process) error {
 	}
 	figures["new_processor_ms"] = (ownAfter - own).Seconds() * 1000 / float64(n)
 	figures["new_postgres_processor_ms"] = (databaseAfter - database).Seconds() * 1000 / float64(n)
-	load, _ := os.ReadFile("/proc/loadavg")
-	figures["load"], _, _ = strings.Cut(string(load), " ")
+	average, _ := os.ReadFile("/proc/loadavg")
+	figures["load"], _, _ = strings.Cut(string(average), " ")
 	return report.Line(os.Stdout, "azure", map[string]any{"per_second": *rate, "seconds": duration.Seconds(),
 		"stored": *stored}, figures)
-}
-
-// callAtRate calls f for 0 to n-1 at -rate, and returns how long after its due time each call ended. Slow
-// calls run concurrently.
-func callAtRate(ctx context.Context, n int, f func(i int) error) (took []time.Duration, err error) {
-	took = make([]time.Duration, n)
-	begun := time.Now()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	for i := range n {
-		due := begun.Add(time.Duration(float64(i) / *rate * float64(time.Second)))
-		select {
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		case <-time.After(time.Until(due)):
-		}
-		all.Go(func() {
-			callErr := f(i)
-			took[i] = time.Since(due)
-			if callErr != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				if err == nil {
-					err = callErr
-				}
-			}
-		})
-	}
-	all.Wait()
-	slices.Sort(took)
-	return took, err
 }
 
 func subscriptionID(i int) string {

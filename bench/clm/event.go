@@ -229,14 +229,14 @@ func (b *bench) measureMemory(ctx context.Context, w *eventReceiver) (map[string
 	if err != nil {
 		return nil, err
 	}
-	const rest = 20 * time.Second
+	const window = 20 * time.Second
 	select {
 	case <-ctx.Done():
 		return nil, ctx.Err()
-	case <-time.After(rest):
+	case <-time.After(window):
 	}
 	after, _, err := b.target.cpu()
 	figures["resting_resident_mb"], figures["resting_cpu_ms_per_second"] = b.target.resident(),
-		float64((after-server).Milliseconds())/rest.Seconds()
+		float64((after-server).Milliseconds())/window.Seconds()
 	return figures, err
 }

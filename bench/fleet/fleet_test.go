@@ -63,8 +63,8 @@ func TestCopiedWorkEqualsAcknowledgedOne(t *testing.T) {
 	if err := deleteRows(ctx, conn, texts.id); err != nil {
 		t.Fatal(err)
 	}
-	if rest := maskedRows(t, conn, texts.id); strings.Count(rest, "\n") > 1 {
-		t.Fatalf("rows remain after their deletion:\n%s", rest)
+	if rows := maskedRows(t, conn, texts.id); strings.Count(rows, "\n") > 1 {
+		t.Fatalf("rows remain after their deletion:\n%s", rows)
 	}
 	if err := s.store(ctx, b.DSN, 1, func(int) rowTexts { return texts }); err != nil {
 		t.Fatal(err)

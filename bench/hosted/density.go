@@ -15,7 +15,7 @@ import (
 // reports what they cost and whether all were available all the time: by the
 // region's API, and by requests to their own API.
 func (b *bench) density(ctx context.Context) error {
-	free := available()
+	free := availableMemory()
 	begun := time.Now()
 	all, err := b.makeMany(ctx, b.o.Density, b.o.Abreast, 2)
 	if err != nil {
@@ -54,7 +54,7 @@ func (b *bench) density(ctx context.Context) error {
 		"processes": last.processes, "rss_mib": last.rss / mib, "pss_mib": last.pss / mib, "pss_peak_mib": peak / mib,
 		"pss_mib_each": last.pss / mib / int64(len(all)), "rss_mib_each": last.rss / mib / int64(len(all)),
 		"cpu_cores":                    (last.cpu - first.cpu).Seconds() / kept.Seconds(),
-		"machine_available_before_mib": free / mib, "machine_available_mib": available() / mib,
+		"machine_available_before_mib": free / mib, "machine_available_mib": availableMemory() / mib,
 	}
 	if err := b.report("density", map[string]any{"clusters": len(all), "nodes": 2, "abreast": b.o.Abreast},
 		figures); err != nil {

@@ -92,8 +92,8 @@ func costOfProcess(pid int) (cost, error) {
 	}
 	// The name, in parentheses, may have spaces; utime and stime are the 12th
 	// and 13th field after it, in hundredths of a second.
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	f := strings.Fields(rest)
+	_, afterName, _ := strings.Cut(string(stat), ") ")
+	f := strings.Fields(afterName)
 	if len(f) < 13 {
 		return c, fmt.Errorf("/proc/%d/stat has %d fields", pid, len(f))
 	}
@@ -104,20 +104,20 @@ func costOfProcess(pid int) (cost, error) {
 	return c, nil
 }
 
-// available is how much memory the machine has left.
-func available() int64 {
+// availableMemory returns the bytes of memory that the machine can still give to processes.
+func availableMemory() int64 {
 	text, _ := os.ReadFile("/proc/meminfo")
 	for line := range strings.Lines(string(text)) {
-		if rest, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
-			kib, _ := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+		if value, ok := strings.CutPrefix(line, "MemAvailable:"); ok {
+			kib, _ := strconv.ParseInt(strings.Fields(value)[0], 10, 64)
 			return kib << 10
 		}
 	}
 	return 0
 }
 
-// leftovers are what is left of clusters besides their records: processes,
-// directories below the home, namespaces in its management clusters.
+// leftovers lists the processes, the directories below the home and the namespaces of its management clusters that
+// still exist of deleted clusters.
 func (b *bench) leftovers(ctx context.Context, all []*hosted) ([]string, error) {
 	var left []string
 	for _, h := range all {

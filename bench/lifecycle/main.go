@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"atoll.dev/adapter/transporttest"
+	"atoll.dev/bench/load"
 	"atoll.dev/bench/report"
 	"atoll.dev/internal/postgres"
 )
@@ -186,7 +187,7 @@ func (b *bench) run(ctx context.Context) error {
 	}
 	n := int(*rate * duration.Seconds())
 	ids := make([]string, n)
-	if err := b.callAtRate(ctx, n, func(i int) (err error) {
+	if _, err := load.AtRate(ctx, n, *rate, func(i int) (err error) {
 		ids[i], err = b.create(ctx, fmt.Sprintf("c-%d", i))
 		return err
 	}); err != nil {
@@ -195,7 +196,7 @@ func (b *bench) run(ctx context.Context) error {
 	if err := b.awaitAll(ctx, ids, b.reconciledAt); err != nil {
 		return fmt.Errorf("waiting until all clusters are reconciled: %w", err)
 	}
-	if err := b.callAtRate(ctx, n, func(i int) error {
+	if _, err := load.AtRate(ctx, n, *rate, func(i int) error {
 		b.recordTime(b.deleteSentAt, ids[i])
 		return b.region.Call(ctx, "DELETE", "/clusters/"+ids[i], nil, nil)
 	}); err != nil {
@@ -278,30 +279,6 @@ func (b *bench) awaitIdleAdapters(ctx context.Context) error {
 		case <-time.After(3 * time.Second):
 		}
 	}
-}
-
-// callAtRate calls f for 0 to n-1 at -rate. Slow calls run concurrently.
-func (b *bench) callAtRate(ctx context.Context, n int, f func(i int) error) error {
-	begun := time.Now()
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	var failed error
-	for i := range n {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Until(begun.Add(time.Duration(float64(i) / *rate * float64(time.Second))))):
-		}
-		all.Go(func() {
-			if err := f(i); err != nil {
-				mu.Lock()
-				defer mu.Unlock()
-				failed = errors.Join(failed, err)
-			}
-		})
-	}
-	all.Wait()
-	return failed
 }
 
 // awaitAll waits until each cluster has a time. It returns an error after a minute without progress.

@@ -275,7 +275,8 @@ func (r *region) Run(ctx context.Context, a adapterFiles) error {
 	if err != nil {
 		return err
 	}
-	log := r.log.With("adapter", config.Adapter.Name)
+	name := string(config.Adapter.Name)
+	log := r.log.With("adapter", name)
 	engine, err := adapter.New(adapter.Options{
 		Config: config, Task: task, Transport: a.Transport, API: api, Log: log,
 	})
@@ -287,9 +288,9 @@ func (r *region) Run(ctx context.Context, a adapterFiles) error {
 		return err
 	}
 	o := adapter.WorkerOptions{
-		Name: config.Adapter.Name, Subscription: config.Clients.Broker.SubscriptionID, Topic: config.Clients.Broker.Topic,
+		Name: name, Subscription: config.Clients.Broker.SubscriptionID, Topic: config.Clients.Broker.Topic,
 		Engine: engine, Bus: bus.ClientOptions{Addr: r.Broker, TLS: broker}, Log: log, Grace: 2 * time.Second,
-		Metrics: adapter.NewMetrics(r.Ops.Registry, config.Adapter.Name, "test"),
+		Metrics: adapter.NewMetrics(r.Ops.Registry, name, "test"),
 	}
 	o.Watcher, _ = a.Transport.(adapter.Watcher)
 	w := adapter.NewWorker(o)

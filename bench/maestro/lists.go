@@ -98,12 +98,12 @@ func readList(b *bed.Bed, size int, encoding string) (bytes int64, err error) {
 		if err != nil && err != io.ErrUnexpectedEOF {
 			return 0, err
 		}
-		rest, err := io.Copy(io.Discard, resp.Body)
+		unparsed, err := io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
 		if err != nil || resp.StatusCode != http.StatusOK {
 			return 0, fmt.Errorf("page %d: %s %w", number, resp.Status, err)
 		}
-		bytes += int64(n) + rest
+		bytes += int64(n) + unparsed
 		if encoding == "gzip" {
 			return bytes, nil
 		}

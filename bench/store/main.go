@@ -128,8 +128,8 @@ func cpu() (d time.Duration) {
 			continue
 		}
 		data, _ := os.ReadFile(f)
-		_, rest, _ := strings.Cut(string(data), ") ")
-		if fields := strings.Fields(rest); len(fields) > 12 {
+		_, afterName, _ := strings.Cut(string(data), ") ")
+		if fields := strings.Fields(afterName); len(fields) > 12 {
 			user, _ := strconv.Atoi(fields[11])
 			system, _ := strconv.Atoi(fields[12])
 			d += time.Duration(user+system) * 10 * time.Millisecond // USER_HZ is 100
