@@ -30,8 +30,14 @@ func runKubectl(t *testing.T, kubeconfig string, args ...string) (string, error)
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "kubeconfig")
 	write(t, file, []byte(kubeconfig))
+	return runKubectlWithFile(t, file, time.Minute, args...)
+}
+
+// runKubectlWithFile runs kubectl with the kubeconfig of a file and returns its output. Kubectl waits at most timeout
+// for the answer to a request.
+func runKubectlWithFile(t *testing.T, kubeconfig string, timeout time.Duration, args ...string) (string, error) {
 	_, kubectl := localtest.Bin(t)
-	out, err := exec.Command(kubectl, append([]string{"--kubeconfig", file, "--request-timeout", "60s"},
+	out, err := exec.Command(kubectl, append([]string{"--kubeconfig", kubeconfig, "--request-timeout", timeout.String()},
 		args...)...).CombinedOutput()
 	if err != nil {
 		err = fmt.Errorf("kubectl %s: %w: %s", strings.Join(args, " "), err, out)

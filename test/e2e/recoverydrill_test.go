@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -49,21 +47,21 @@ func TestI1ARegionOf20ClustersServesFiveMinutesAfterTheCommand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		write(t, d.kubeconfig(c), []byte(made.Kubeconfig))
+		write(t, d.kubeconfigFile(c), []byte(made.Kubeconfig))
 	}
 
 	planes := d.planes(t)
-	d.write(t, "first")
+	d.createConfigMaps(t, "first")
 	d.awaitBackups(t)
 	loseMachine(t, r)
-	d.serveAgain(t, "first")
+	d.restoreRegion(t, "first")
 	for id, pid := range d.planes(t) {
 		if planes[id] != pid {
 			t.Errorf("the control plane of %s was started again: process %d, then %d", id, planes[id], pid)
 		}
 	}
 
-	d.write(t, "second")
+	d.createConfigMaps(t, "second")
 	d.awaitBackups(t)
 	for _, p := range r.Status().Processes { // the supervisor is the first
 		if p.PID != 0 {
@@ -75,26 +73,25 @@ func TestI1ARegionOf20ClustersServesFiveMinutesAfterTheCommand(t *testing.T) {
 	}
 	loseMachine(t, r)
 	localtest.Eventually(t, 3*time.Minute, func() error { return os.RemoveAll(filepath.Join(r.Home, "management")) })
-	d.serveAgain(t, "first", "second")
+	d.restoreRegion(t, "first", "second")
 }
 
-// drill is a region with clusters, and the kubeconfigs of their customers.
+// drill is a region with clusters, and a directory with the kubeconfig of each cluster's customer.
 type drill struct {
 	r        *localtest.Region
 	dir      string // of the kubeconfigs
 	clusters []client.Cluster
 }
 
-func (d *drill) kubeconfig(c client.Cluster) string { return filepath.Join(d.dir, c.ID) }
+func (d *drill) kubeconfigFile(c client.Cluster) string { return filepath.Join(d.dir, c.ID) }
 
-func (d *drill) kubectl(t *testing.T, c client.Cluster, args ...string) (string, error) {
-	_, kubectl := localtest.Bin(t)
-	out, err := exec.Command(kubectl, append([]string{"--kubeconfig", d.kubeconfig(c), "--request-timeout", "20s"},
-		args...)...).CombinedOutput()
+// runKubectl runs kubectl as the customer of a cluster and returns its output.
+func (d *drill) runKubectl(t *testing.T, c client.Cluster, args ...string) (string, error) {
+	out, err := runKubectlWithFile(t, d.kubeconfigFile(c), 20*time.Second, args...)
 	if err != nil {
-		err = fmt.Errorf("%s: kubectl %s: %w: %s", c.Name, strings.Join(args, " "), err, out)
+		err = fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return string(out), err
+	return out, err
 }
 
 // planes returns the processes of the clusters' control planes by the HostedCluster's name.
@@ -127,11 +124,11 @@ func (d *drill) awaitClusters(t *testing.T) {
 	})
 }
 
-// write makes a ConfigMap in each cluster.
-func (d *drill) write(t *testing.T, name string) {
+// createConfigMaps creates a ConfigMap with a name in each cluster.
+func (d *drill) createConfigMaps(t *testing.T, name string) {
 	t.Helper()
 	for _, c := range d.clusters {
-		if _, err := d.kubectl(t, c, "create", "configmap", name, "--from-literal=cluster="+c.ID); err != nil {
+		if _, err := d.runKubectl(t, c, "create", "configmap", name, "--from-literal=cluster="+c.ID); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,9 +161,9 @@ func (d *drill) awaitBackups(t *testing.T) {
 	})
 }
 
-// serveAgain restores the region, and measures the time until its API shows all clusters ready and each cluster's
+// restoreRegion restores the region, and measures the time until its API shows all clusters ready and each cluster's
 // customer reads the ConfigMaps with the kubeconfig of before.
-func (d *drill) serveAgain(t *testing.T, configMaps ...string) {
+func (d *drill) restoreRegion(t *testing.T, configMaps ...string) {
 	t.Helper()
 	begun := time.Now()
 	d.r.Atoll("region", "restore")
@@ -179,7 +176,7 @@ func (d *drill) serveAgain(t *testing.T, configMaps ...string) {
 		var errs []error
 		for _, c := range d.clusters {
 			for _, name := range configMaps {
-				got, err := d.kubectl(t, c, "get", "configmap", name, "-o", "jsonpath={.data.cluster}")
+				got, err := d.runKubectl(t, c, "get", "configmap", name, "-o", "jsonpath={.data.cluster}")
 				if err == nil && got != c.ID {
 					err = fmt.Errorf("%s: ConfigMap %s has %q", c.Name, name, got)
 				}
