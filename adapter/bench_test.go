@@ -23,7 +23,7 @@ func (a answering) Do(r *http.Request) (*http.Response, error) {
 // network and server.
 func BenchmarkRun(b *testing.B) {
 	e := newEngine(b, namespaceTask(b), nil, newShelf(), func(o *Options) {
-		o.API = answering{clusterPath: []byte(cluster)}
+		o.API = answering{clusterPath: []byte(clusterAnswer)}
 	})
 	ev := clusterEvent(3)
 	if r := e.Run(b.Context(), ev); r.Err() != nil {

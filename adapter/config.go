@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/strictyaml"
 )
 
@@ -26,8 +27,8 @@ type Config struct {
 // AdapterInfo names an adapter. Version has the major and minor version of the binary that the
 // config is for.
 type AdapterInfo struct {
-	Name    string `yaml:"name"`
-	Version string `yaml:"version"`
+	Name    cluster.Adapter `yaml:"name"`
+	Version string          `yaml:"version"`
 }
 
 // Log configures the log.

@@ -10,12 +10,12 @@ import (
 // Deletions follow the reference's order: a parent waits until its child is removed, within one
 // execution if nothing holds the child.
 func TestDeletionsFollowTheirConditions(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: clusterAnswer})
 	s := newShelf()
 	e := newEngine(t, namespaceTask(t), api, s)
 	e.Run(t.Context(), clusterEvent(3))
 	api.answers["GET "+clusterPath] = func() (int, string) {
-		return 200, strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
+		return 200, strings.Replace(clusterAnswer, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
 	}
 	s.linger = true
 	if r := e.Run(t.Context(), clusterEvent(4)); r.Resources[1].Operation != Deleted ||
@@ -66,8 +66,8 @@ post:
 // After DELETE of a resource no object of it is created again, and an object that another writer
 // deleted counts as finalized.
 func TestObjectsOfADeletedResourceAreNotCreatedAgain(t *testing.T) {
-	deleted := strings.Replace(cluster, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
+	deleted := strings.Replace(clusterAnswer, `"id":"x"`, `"deleted_time":"2026-03-01T11:00:00Z","id":"`+clusterID+`"`, 1)
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(clusterAnswer, `"id":"x"`,
 		`"id":"`+clusterID+`"`, 1)})
 	m := newShelf()
 	e := newEngine(t, waitingTask, api, m)
@@ -116,7 +116,7 @@ func (s terminating) Apply(ctx context.Context, a Application) (Applied, error) 
 // A run waits for objects under deletion: that is no failure with an early retry, and later objects
 // are not applied either.
 func TestARunWaitsForObjectsUnderDeletion(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id":"x"`,
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(clusterAnswer, `"id":"x"`,
 		`"id":"`+clusterID+`"`, 1)})
 	s := terminating{newShelf()}
 	r := newEngine(t, waitingTask, api, s).Run(t.Context(), clusterEvent(1))
@@ -140,7 +140,7 @@ func (u *unsure) Unconfirmed(_ context.Context, s Search) (Object, error) {
 }
 
 func TestI9AnUnconfirmedAbsenceIsNotFinal(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, `"id"`,
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(clusterAnswer, `"id"`,
 		`"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)})
 	u := &unsure{newShelf(), true}
 	e := newEngine(t, namespaceTask(t), api, u)
@@ -191,7 +191,7 @@ resources:
 func TestAResourceTakesPartOnItsCondition(t *testing.T) {
 	task := strings.Replace(waitingTask, "- name: inside\n",
 		"- name: inside\n  when: {expression: 'cluster.generation > 3'}\n", 1)
-	answer := cluster
+	answer := clusterAnswer
 	api := newCLM(t, nil)
 	api.answers["GET "+clusterPath] = func() (int, string) { return 200, answer }
 	s := newShelf()
@@ -200,11 +200,11 @@ func TestAResourceTakesPartOnItsCondition(t *testing.T) {
 	if len(s.objects) != 1 || r.Skipped || r.Resources[1].Status != Skip || r.Err() != nil {
 		t.Errorf("without the condition: %v, skipped %t, %+v, %v", s.objects, r.Skipped, r.Resources, r.Err())
 	}
-	answer = strings.Replace(cluster, `"generation":3`, `"generation":4`, 1)
+	answer = strings.Replace(clusterAnswer, `"generation":3`, `"generation":4`, 1)
 	if r = e.Run(t.Context(), clusterEvent(4)); len(s.objects) != 2 || r.Err() != nil {
 		t.Errorf("with it: %v, %+v, %v", s.objects, r.Resources, r.Err())
 	}
-	answer = strings.Replace(cluster, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
+	answer = strings.Replace(clusterAnswer, `"id"`, `"deleted_time":"2026-03-01T11:00:00Z","id"`, 1)
 	if r = e.Run(t.Context(), clusterEvent(3)); len(s.objects) != 1 || r.Resources[1].Operation == Deleted {
 		t.Errorf("a deletion without it: %v, %+v", s.objects, r.Resources)
 	}

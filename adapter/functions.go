@@ -10,6 +10,7 @@ import (
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
+	"atoll.dev/cluster"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/rules"
 )
@@ -50,7 +51,7 @@ func functions(now func() time.Time) []rules.Function {
 			return sha256Hex(args[0].(string)), nil
 		}},
 		{Name: "reportOf", Params: []rules.Type{rules.Any, rules.String}, Result: rules.Any,
-			Do: func(args []any) (any, error) { return reportOf(args[0], args[1].(string)), nil }},
+			Do: func(args []any) (any, error) { return reportOf(args[0], cluster.Adapter(args[1].(string))), nil }},
 		{Name: "nowMicro", Result: rules.String, Do: func([]any) (any, error) {
 			return now().UTC().Format(microseconds),
 				nil
@@ -90,10 +91,10 @@ func functions(now func() time.Time) []rules.Function {
 }
 
 // reportOf returns an adapter's report in an answer of GET .../statuses; {} when there is none.
-func reportOf(statuses any, adapter string) any {
+func reportOf(statuses any, adapter cluster.Adapter) any {
 	list, _ := valueAt(statuses, "items").([]any)
 	for _, x := range list {
-		if report, ok := x.(map[string]any); ok && report["adapter"] == adapter {
+		if report, ok := x.(map[string]any); ok && report["adapter"] == string(adapter) {
 			return report
 		}
 	}

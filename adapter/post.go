@@ -11,6 +11,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // runPostPhase is the last phase: it builds the payloads and runs the post actions. When these could not
@@ -205,7 +207,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 		conditions = append(conditions, c)
 	}
 	report := map[string]any{
-		"adapter": x.o.Config.Adapter.Name, "observed_generation": generation,
+		"adapter": string(x.o.Config.Adapter.Name), "observed_generation": generation,
 		"observed_time": x.o.Now().UTC().Truncate(time.Microsecond), "conditions": conditions,
 	}
 	if len(last.Data) > 0 && string(last.Data) != "null" {
@@ -226,7 +228,7 @@ func (x *execution) reportFailure(ctx context.Context, why *StepError) error {
 
 // lastReport has the members of an adapter's last report that the engine reads.
 type lastReport struct {
-	Adapter    string          `json:"adapter"`
+	Adapter    cluster.Adapter `json:"adapter"`
 	Generation int64           `json:"observed_generation"`
 	ObservedAt time.Time       `json:"last_report_time"`
 	Conditions []lastCondition `json:"conditions"`
@@ -252,7 +254,7 @@ func (r *lastReport) condition(kind string) *lastCondition {
 // readReport reads an adapter's last report; false when there is none. A report replaces the one
 // before it, so the engine's own report carries on its data: tasks remember there where they placed
 // objects.
-func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter string) (none lastReport, found bool,
+func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter cluster.Adapter) (none lastReport, found bool,
 	err error) {
 	statuses.RawQuery = "size=100"
 	out, err := x.api.send(ctx, apiRequest{call: &call{method: http.MethodGet}, url: &statuses})

@@ -10,6 +10,8 @@ import (
 	"net/url"
 	"sync"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // CLM orders an adapter's reports by the adapter's own clock, which may be set back: it discards a
@@ -37,7 +39,10 @@ const (
 
 // reportKey identifies the report of an adapter on a resource, by the path of the resource's
 // statuses.
-type reportKey struct{ path, adapter string }
+type reportKey struct {
+	path    string
+	adapter cluster.Adapter
+}
 
 // storedTimes has the times of stored reports that this process's clock had not reached: each later
 // report of the same key gets a later time. Only errOvertaken adds entries, which expire after an

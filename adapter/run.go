@@ -47,7 +47,7 @@ func (e *Engine) begin(ev Event) *execution {
 	x := &execution{
 		Engine: e, event: ev, resources: map[string]any{},
 		adapter: map[string]any{
-			"name": e.o.Config.Adapter.Name, "version": e.o.Config.Adapter.Version,
+			"name": string(e.o.Config.Adapter.Name), "version": e.o.Config.Adapter.Version,
 			"executionStatus": string(Success), "resourcesSkipped": false, "skipReason": "",
 			"errorReason": "", "errorMessage": "", "executionError": nil, "resourceErrors": map[string]any{},
 		},

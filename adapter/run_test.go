@@ -19,11 +19,12 @@ func namespaceTask(t testing.TB) string {
 	return string(data)
 }
 
-const cluster = `{"id":"x","name":"c","generation":3,"spec":{"provider":"aws"},` +
+// clusterAnswer is the answer to GET clusterPath.
+const clusterAnswer = `{"id":"x","name":"c","generation":3,"spec":{"provider":"aws"},` +
 	`"status":{"conditions":[{"type":"Reconciled","status":"False"}]}}`
 
 func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: cluster})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: clusterAnswer})
 	s := newShelf()
 	e := newEngine(t, namespaceTask(t), api, s)
 	r := e.Run(t.Context(), clusterEvent(3))
@@ -56,7 +57,7 @@ func TestATaskAppliesItsResourcesAndReports(t *testing.T) {
 }
 
 func TestAnUnmetPreconditionSkipsResourcesAndIsReported(t *testing.T) {
-	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(cluster, "aws", "moon", 1)})
+	api := newCLM(t, map[string]string{"GET " + clusterPath: strings.Replace(clusterAnswer, "aws", "moon", 1)})
 	s := newShelf()
 	r := newEngine(t, namespaceTask(t), api, s).Run(t.Context(), clusterEvent(3))
 	if r.Status != Success || !r.Skipped || len(s.log) != 0 || !strings.Contains(r.SkipReason,
@@ -279,8 +280,7 @@ func TestExecutionsRunConcurrently(t *testing.T) {
 	const n = 16
 	for i := range n {
 		api.answers["GET /api/hyperfleet/v1/clusters/c-"+string(rune('a'+i))] = func() (int, string) {
-			return 200,
-				cluster
+			return 200, clusterAnswer
 		}
 	}
 	var g errgroup.Group

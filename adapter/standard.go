@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"atoll.dev/cluster"
 )
 
 // standardReport is a compiled Report. It is the node that builds the report's body.
 type standardReport struct {
-	adapter string
+	adapter cluster.Adapter
 	now     func() time.Time
 	work    *workView // nil when the report is about no ManifestWork
 
@@ -145,7 +147,7 @@ func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
 		return nil, fmt.Errorf("data: %w", err)
 	}
 	return map[string]any{
-		"adapter": s.adapter, "conditions": conditions, "observed_generation": generation,
+		"adapter": string(s.adapter), "conditions": conditions, "observed_generation": generation,
 		"observed_time": s.now().UTC().Format(microseconds), "data": data,
 	}, nil
 }

@@ -26,7 +26,7 @@ func TestTheAdaptersAreWellFormed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if config.Adapter.Name != d.Name() || config.Clients.Broker.SubscriptionID != d.Name() {
+			if string(config.Adapter.Name) != d.Name() || config.Clients.Broker.SubscriptionID != d.Name() {
 				t.Errorf("the adapter is %s, its subscription %s", config.Adapter.Name,
 					config.Clients.Broker.SubscriptionID)
 			}

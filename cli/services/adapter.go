@@ -117,7 +117,7 @@ func (m *adapterService) start(ctx context.Context, s *System) error {
 		return err
 	}
 	for _, pair := range pairs {
-		redacted[pair.config.Adapter.Name] = pair.config.Redacted()
+		redacted[string(pair.config.Adapter.Name)] = pair.config.Redacted()
 	}
 	p, err := s.startOps(ctx)
 	if err != nil {
@@ -192,7 +192,7 @@ func (f *adapterFlags) load(changed func(string) bool) ([]adapterPair, error) {
 		if pairs[i].task, err = adapter.LoadTask(tasks[i]); err != nil {
 			return nil, err
 		}
-		name := pairs[i].config.Adapter.Name
+		name := string(pairs[i].config.Adapter.Name)
 		if names[name] {
 			return nil,
 				fmt.Errorf(
@@ -340,7 +340,7 @@ tokens, and values of headers, are left out.`,
 			configs = append(configs, config)
 		}
 		for _, name := range f.bundled {
-			if slices.ContainsFunc(configs, func(c *adapter.Config) bool { return c.Adapter.Name == name }) {
+			if slices.ContainsFunc(configs, func(c *adapter.Config) bool { return string(c.Adapter.Name) == name }) {
 				continue
 			}
 			pair, err := f.loadBundled(name, cmd.Flags().Changed)

@@ -57,7 +57,7 @@ func (f *adapterFlags) run(s *System, p *parts, pairs []adapterPair) error {
 		return fmt.Errorf("--parallel %d is less than 1", parallel)
 	}
 	for _, pair := range pairs {
-		name := pair.config.Adapter.Name
+		name := string(pair.config.Adapter.Name)
 		log := adapterLog(pair.config.Log, s.logLevel).With("service", s.Name, "adapter", name)
 		o := adapter.WorkerOptions{
 			Name: name, Subscription: pair.config.Clients.Broker.SubscriptionID, Topic: pair.config.Clients.Broker.Topic,
@@ -200,7 +200,7 @@ func (f *adapterFlags) newSharer(pair adapterPair, identity *pki.Identity) (adap
 	if err != nil {
 		return nil, err
 	}
-	return &clmSharer{clm, cluster.Adapter(pair.config.Adapter.Name), uuid.NewString()}, nil
+	return &clmSharer{clm, pair.config.Adapter.Name, uuid.NewString()}, nil
 }
 
 // clmSharer implements adapter.Sharer by calls to CLM.
@@ -335,7 +335,7 @@ func (f *adapterFlags) newKubernetesTransport(pair adapterPair, log *slog.Logger
 	config.QPS, config.Burst = float32(k.QPS), k.Burst
 	config.UserAgent = "atoll-adapter/" + terminal.Version
 	config.Dial = (&net.Dialer{Timeout: 5 * time.Second, KeepAlive: 15 * time.Second}).DialContext
-	o, err := objects.New(objects.Options{Config: config, Adapter: pair.config.Adapter.Name, Log: log,
+	o, err := objects.New(objects.Options{Config: config, Adapter: string(pair.config.Adapter.Name), Log: log,
 		Kinds: taskKinds(pair.task)})
 	if err != nil {
 		return nil, nil, err

@@ -51,7 +51,7 @@ func (w *World) StartAdapter(o AdapterOptions) {
 	if err != nil {
 		w.T.Fatal(err)
 	}
-	name := config.Adapter.Name
+	name := string(config.Adapter.Name)
 	config.Clients.API.BaseURL = "https://" + w.CLM.Secure
 	calls := &http.Transport{TLSClientConfig: w.ClientTLS(pki.ServiceName("adapter"), "clm"), MaxIdleConnsPerHost: 64}
 	w.T.Cleanup(calls.CloseIdleConnections)
@@ -86,7 +86,7 @@ func (w *World) transport(config *adapter.Config, task *adapter.Task) adapter.Tr
 		return nil
 	}
 	transport, err := objects.New(objects.Options{Config: w.Clusters[w.options.Clusters[0]].Admin,
-		Adapter: config.Adapter.Name, Log: w.Log})
+		Adapter: string(config.Adapter.Name), Log: w.Log})
 	if err != nil {
 		w.T.Fatal(err)
 	}
