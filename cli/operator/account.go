@@ -21,7 +21,7 @@ func Account(session *terminal.Session) *cobra.Command {
 		Use: "account", Aliases: []string{"accounts"}, Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Accounts of customers and operators: create, list, get, delete",
 		Long: `Provisions accounts. The principals of an account that is not provisioned may do nothing.
-The root of a new account makes the first administrator with "atoll admin add".`,
+The root principal of a new account adds the first administrator with "atoll admin add".`,
 		Example: `  atoll account create 123456789012
   atoll key create --account 123456789012 --principal arn:aws:iam::123456789012:root`,
 	}
@@ -29,8 +29,8 @@ The root of a new account makes the first administrator with "atoll admin add".`
 	return cmd
 }
 
-// callAccounts calls f with a client of the Platform API, and adds the next step to the error that f
-// returns about the account id.
+// callAccounts calls f with a client of the Platform API. It adds the next step of the operator to the error of f. The
+// error of a missing account names id.
 func callAccounts(session *terminal.Session, ctx context.Context, id client.AccountID,
 	f func(context.Context, *client.Client) error) error {
 	api, err := session.Client()
@@ -51,7 +51,7 @@ func callAccounts(session *terminal.Session, ctx context.Context, id client.Acco
 	return err
 }
 
-// accountKind returns for a table whether an account operates the region.
+// accountKind returns "privileged" for an account whose principals operate the region, and "customer" otherwise.
 func accountKind(account platform.Account) string {
 	if account.Privileged {
 		return "privileged"

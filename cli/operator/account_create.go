@@ -16,8 +16,8 @@ func accountCreate(session *terminal.Session) *cobra.Command {
 	var privileged bool
 	cmd := &cobra.Command{
 		Use: "create ID", Short: "Provision an account; ID has 12 digits", Args: cobra.ExactArgs(1),
-		Long: `Provisions an account. Its root may then do everything in the account; other principals
-need an administrator, or policies of one.`,
+		Long: `Provisions an account. Its root may then do everything in the account. Another principal
+may do something when it is an administrator, or when an administrator attaches a policy to it.`,
 		Example: "  atoll account create 123456789012",
 	}
 	cmd.Flags().BoolVar(&privileged, "privileged", false,

@@ -15,7 +15,7 @@ func accountDelete(session *terminal.Session) *cobra.Command {
 		Short: "Delete an account with its administrators, groups and policies; refused while it has clusters",
 		Long: `Deletes an account with its administrators, groups, policies and attachments. The region
 refuses it while the account has clusters, and for the caller's own account. The key
-pairs of the account stay, and may do nothing.`,
+pairs of the account are not deleted; the region then refuses every request signed with them.`,
 		Example: "  atoll account delete 123456789012",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			account := client.AccountID(args[0])

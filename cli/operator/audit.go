@@ -21,7 +21,7 @@ func Audit(session *terminal.Session) *cobra.Command {
 		Use: "audit", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Audit records: list, verify, export",
 		Long: `Shows who changed what and who was refused. Each record is in a chain: its hash covers the
-record and the hash before it, so that "atoll audit verify" finds a removed or altered one.`,
+record and the hash before it, so that "atoll audit verify" finds a removed or altered record.`,
 		Example: `  atoll audit list --outcome denied
   atoll audit verify
   atoll audit export --to audit.jsonl`,
@@ -41,34 +41,37 @@ func (r auditRow) MarshalJSON() ([]byte, error) { return json.Marshal(r.AuditEnt
 
 func auditList(session *terminal.Session) *cobra.Command {
 	var q client.AuditQuery
-	var isAll bool
+	var allAccounts bool
 	var since time.Duration
 	var from, to string
 	cmd := &cobra.Command{
 		Use: "list", Short: "List audit records, the latest first", Args: cobra.NoArgs,
 		Long: `Lists the records of the account: what its principals did, and what operators of the region did to
-its resources. With --all, an operator lists those of every account.`,
+its resources. With --all, an operator lists the records of every account.`,
 		Example: `  atoll audit list --since 1h
   atoll audit list --resource 0190c5e2-... -o json
   atoll audit list --all --account 123456789012 --outcome denied`,
 	}
 	flags := cmd.Flags()
-	flags.BoolVar(&isAll, "all", false, "the records of all accounts, for operators")
-	flags.StringVar((*string)(&q.Account), "account", "", "with --all: only this account's")
-	flags.DurationVar(&since, "since", 0, "only records of the last such time, such as 1h")
+	flags.BoolVar(&allAccounts, "all", false, "the records of all accounts, for operators")
+	flags.StringVar((*string)(&q.Account), "account", "", "with --all: only records of this account")
+	flags.DurationVar(&since, "since", 0, "only records that are not older than this, such as 1h")
 	flags.StringVar(&from, "since-time", "", "only records of this time or later, such as 2026-11-23T10:00:00Z")
 	flags.StringVar(&to, "until", "", "only records before this time")
-	flags.StringVar(&q.Principal, "principal", "", "only this principal's")
-	flags.StringVar(&q.Action, "action", "", "only this action, such as DeleteCluster")
-	flags.StringVar(&q.Outcome, "outcome", "", "done or denied")
-	flags.StringVar(&q.ResourceKind, "kind", "", "only resources of this kind, such as Cluster")
-	flags.StringVar(&q.Resource, "resource", "", "only the resource with this id")
-	flags.StringVar(&q.Request, "request", "", "only the request with this id")
+	flags.StringVar(&q.Principal, "principal", "", "only records of this principal")
+	flags.StringVar(&q.Action, "action", "", "only records of this action, such as DeleteCluster")
+	flags.StringVar(&q.Outcome, "outcome", "", "only records with this outcome: done or denied")
+	flags.StringVar(&q.ResourceKind, "kind", "", "only records about resources of this kind, such as Cluster")
+	flags.StringVar(&q.Resource, "resource", "", "only records about the resource with this id")
+	flags.StringVar(&q.Request, "request", "", "only records of the request with this id")
 	flags.Int64Var(&q.Before, "before", 0, "only records with a smaller number: the next page of a longer list")
 	flags.IntVar(&q.Limit, "limit", 50, "at most this many records, up to 500")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
-		q.Scope = scopeOf(isAll)
+		q.Scope = client.AuditOfAccount
+		if allAccounts {
+			q.Scope = client.AuditOfRegion
+		}
 		if q.From, err = parseTime("--since-time", from); err != nil {
 			return err
 		}
@@ -99,14 +102,7 @@ its resources. With --all, an operator lists those of every account.`,
 	return cmd
 }
 
-// scopeOf returns whose records a command reads.
-func scopeOf(all bool) client.AuditScope {
-	if all {
-		return client.AuditOfRegion
-	}
-	return client.AuditOfAccount
-}
-
+// parseTime parses the value of a flag that has a time. It returns the zero time for "".
 func parseTime(flag, text string) (time.Time, error) {
 	if text == "" {
 		return time.Time{}, nil
@@ -144,7 +140,7 @@ func auditTable(w io.Writer, rows []auditRow) {
 	terminal.Table(w, table)
 }
 
-// readChain returns a reader of the whole chain, for audit.Verify.
+// readChain returns a function for audit.Verify, which reads the records of the region after a number, page by page.
 func readChain(api *client.Client) func(ctx context.Context, after int64) (audit.Page, error) {
 	return func(ctx context.Context, after int64) (audit.Page, error) {
 		page, err := api.Audit(ctx, client.AuditQuery{Scope: client.AuditOfRegion, After: &after, Limit: 500})

@@ -20,7 +20,8 @@ func auditExport(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export", Short: "Write all audit records to a file, as JSON lines", Args: cobra.NoArgs,
 		Long: `Appends the audit records of the region to a file, one JSON object in a line, the oldest first. When the
-file has records already, for example of an interrupted export, it goes on after the last one. It is for operators.`,
+file already has records, for example of an interrupted export, it continues after the last one. Only operators may
+read the records of the region.`,
 		Example: `  atoll audit export --to audit.jsonl`,
 	}
 	cmd.Flags().StringVar(&to, "to", "", "the file")
@@ -37,7 +38,7 @@ file has records already, for example of an interrupted export, it goes on after
 			return err
 		}
 		defer file.Close()
-		last, err := lastExportedRecord(file)
+		last, err := prepareAppend(file)
 		if err != nil {
 			return fmt.Errorf("%s: %w", to, err)
 		}
@@ -77,12 +78,13 @@ file has records already, for example of an interrupted export, it goes on after
 	return cmd
 }
 
-// maxAuditLine is more than the longest line of an export.
+// maxAuditLine is longer than any line of an export, in bytes.
 const maxAuditLine = 64 << 10
 
-// lastExportedRecord returns the last complete record of a file, and cuts off what follows it. A file without records
-// has the zero entry.
-func lastExportedRecord(file *os.File) (last client.AuditEntry, err error) {
+// prepareAppend returns the last complete record of a file, removes the incomplete line after it, and sets the offset
+// of the file to its end. For an empty file it returns the zero entry. It returns an error, and does not change the
+// file, when the file has other content than audit records.
+func prepareAppend(file *os.File) (last client.AuditEntry, err error) {
 	end, err := file.Seek(0, io.SeekEnd)
 	if err != nil || end == 0 {
 		return last, err

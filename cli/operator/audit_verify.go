@@ -14,8 +14,8 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
-// auditHead is the result of a verification.
-type auditHead struct {
+// verifiedChain is the result of the verification of a region's records.
+type verifiedChain struct {
 	Records int64        `json:"records"`
 	First   int64        `json:"first"`
 	Head    audit.Anchor `json:"head"`
@@ -26,7 +26,7 @@ func auditVerify(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", Short: "Find a removed, altered or moved audit record", Args: cobra.NoArgs,
 		Long: `Reads all audit records of the region and computes their hashes. It prints the first record that was
-removed, altered or moved, and then ends with 1. It is for operators.
+removed, altered or moved, and then exits with status 1. Only operators may read the records of the region.
 
 An attacker who can write the database can compute a whole new chain. Keep the head that this command prints in
 another place: with --expect, the next verification fails when the chain does not have that head.
@@ -60,16 +60,16 @@ or an attacker replaced the chain in its database.`,
 		if err != nil {
 			return err
 		}
-		return o.Print(session.Out, auditHead{v.Records, v.First, v.Head}, func(w io.Writer) {
+		return o.Print(session.Out, verifiedChain{v.Records, v.First, v.Head}, func(w io.Writer) {
 			fmt.Fprintf(w, "%d records, none is missing or altered\nhead %d:%s\n", v.Records, v.Head.Seq, v.Head.Hash)
 		})
 	}
 	return cmd
 }
 
-// exportHead is the result of a verification of an export.
-type exportHead struct {
-	auditHead
+// verifiedExport is the result of the verification of an export.
+type verifiedExport struct {
+	verifiedChain
 	Objects  int     `json:"objects"`
 	Repeated int64   `json:"repeated"`
 	Forks    []int64 `json:"forks"`
@@ -89,8 +89,9 @@ func verifyExport(ctx context.Context, out io.Writer, o *terminal.Output, file, 
 	if v.Objects == 0 {
 		return fmt.Errorf("%s has no audit records of region %s", objects, region)
 	}
-	head := exportHead{auditHead{v.Records, v.First, v.Head}, v.Objects, v.Repeated, append([]int64{}, v.Forks...)}
-	return o.Print(out, head, func(w io.Writer) {
+	result := verifiedExport{verifiedChain{v.Records, v.First, v.Head}, v.Objects, v.Repeated,
+		append([]int64{}, v.Forks...)}
+	return o.Print(out, result, func(w io.Writer) {
 		fmt.Fprintf(w, "%d records from %d on in %d objects, none is missing or altered\nhead %d:%s\n", v.Records, v.First,
 			v.Objects, v.Head.Seq, v.Head.Hash)
 		for _, seq := range v.Forks {
@@ -100,7 +101,7 @@ func verifyExport(ctx context.Context, out io.Writer, o *terminal.Output, file, 
 	})
 }
 
-// parseAnchor reads SEQ:HASH; "" is none.
+// parseAnchor parses SEQ:HASH, the value of --expect. It returns the zero anchor for "".
 func parseAnchor(text string) (a audit.Anchor, err error) {
 	if text == "" {
 		return a, nil

@@ -36,7 +36,7 @@ type clmFlags struct {
 	token string // file
 }
 
-// addCLMFlags gives cmd the flags of clmFlags.
+// addCLMFlags adds the flags of clmFlags to cmd.
 func addCLMFlags(cmd *cobra.Command) *clmFlags {
 	o := &clmFlags{operatorFlags: addOperatorFlags(cmd, "clm", "CLM's REST API")}
 	cmd.Flags().StringVar(&o.token, "token-file", "",
@@ -114,7 +114,7 @@ func explainError(err error) error {
 	case e.Status == http.StatusUnauthorized:
 		advice = "give --cert, --key and --ca, or --token-file"
 	case e.Status == http.StatusGone:
-		advice = "leave --cursor out to begin with what exists"
+		advice = "leave --cursor out to begin with the existing resources"
 	}
 	for _, f := range e.Fields {
 		if !strings.Contains(e.Reason, f.Message) {
@@ -204,7 +204,7 @@ func (l *clmConnection) find(ctx context.Context, in clmclient.Collection, name 
 	return l.Named(ctx, in, name)
 }
 
-// requireResource checks that the arguments are KIND ID or KIND/ID.
+// requireResource returns an error unless the arguments name a resource: KIND ID, KIND NAME, or one with a slash.
 func requireResource(_ *cobra.Command, args []string) error {
 	if len(args) == 2 || len(args) == 1 && strings.Contains(args[0], "/") {
 		return nil
@@ -257,17 +257,17 @@ type selectFlags struct {
 	labels        map[string]string
 }
 
-// addSelectFlags gives cmd the flags of selectFlags.
+// addSelectFlags adds the flags of selectFlags to cmd.
 func addSelectFlags(cmd *cobra.Command) *selectFlags {
 	s := &selectFlags{}
 	cmd.Flags().StringVar(&s.search, "search", "",
-		`only what this finds, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
-	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "only with this label, k=v; repeatable")
-	cmd.Flags().StringVar(&s.owner, "owner", "", "only what belongs to the resource of this id")
+		`only resources that match this search, such as "spec.region='eu' and status.conditions.Reconciled='False'"`)
+	cmd.Flags().StringToStringVar(&s.labels, "label", nil, "only resources with this label, k=v; repeatable")
+	cmd.Flags().StringVar(&s.owner, "owner", "", "only resources whose owner has this id")
 	return s
 }
 
-// condition returns the selection in the search language.
+// condition returns the flags as one search, "" when none is set.
 func (s *selectFlags) condition() string {
 	var terms []string
 	if s.search != "" {

@@ -18,9 +18,9 @@ func clmCreate(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "create -f FILE",
 		Short: "Create a resource",
-		Long: `Creates the resource in a file (YAML or JSON, "-" for standard input): kind, name, spec,
-and labels and references where there are some. What belongs to another resource needs
---owner.`,
+		Long: `Creates the resource in a file (YAML or JSON, "-" for standard input): kind, name and spec,
+and optionally labels and references. A kind that belongs to another kind, as a NodePool to
+a Cluster, needs --owner.`,
 		Example: `  atoll clm create -f cluster.yaml --wait
   echo '{"kind":"NodePool","name":"workers","spec":{}}' | atoll clm create -f - --owner my-cluster`,
 		Args: cobra.NoArgs,

@@ -14,8 +14,8 @@ func clmForceDelete(session *terminal.Session) *cobra.Command {
 		Use:   "force-delete KIND ID|NAME",
 		Short: "Remove a resource whose deletion does not end",
 		Long: `Removes a resource that is being deleted, and all below it, without waiting for its
-adapters any longer. What they made for it stays behind, unknown to the region. The
-reason goes into the history.`,
+adapters. Objects that they made for it remain, and the region does not know of them.
+The history records the reason.`,
 		Example: `  atoll clm force-delete clusters my-cluster --reason "management-07 burnt down"`,
 		Args:    requireResource,
 	}

@@ -31,7 +31,7 @@ change; -o json shows the whole records.`,
 		Args: cobra.RangeArgs(1, 2),
 	}
 	call := addCLMFlags(cmd)
-	cmd.Flags().IntVar(&limit, "limit", limit, "at most so many records")
+	cmd.Flags().IntVar(&limit, "limit", limit, "at most this many records")
 	cmd.Flags().Int64Var(&before, "before", 0, "only records before the record of this number")
 	out := terminal.AddOutputFlag(cmd, "wide")
 	cmd.ValidArgsFunction = completeResources(session, call)
@@ -56,18 +56,18 @@ change; -o json shows the whole records.`,
 				return err
 			}
 			return out.Print(session.Out, records, func(w io.Writer) {
-				of := oneResource
+				scope := oneResource
 				if id == "" {
-					of = manyResources
+					scope = manyResources
 				}
-				historyTable(w, records, of, out.Width())
+				historyTable(w, records, scope, out.Width())
 			})
 		})
 	}
 	return cmd
 }
 
-// historyScope selects the resources of a history.
+// historyScope says whether a history is of one resource or of many.
 type historyScope uint8
 
 const (
@@ -76,12 +76,12 @@ const (
 )
 
 // historyTable prints records of the history.
-func historyTable(w io.Writer, records []clm.HistoryRecord, of historyScope, width terminal.Width) {
+func historyTable(w io.Writer, records []clm.HistoryRecord, scope historyScope, width terminal.Width) {
 	rows := [][]string{{"TIME", "ACTION", "GENERATION", "BY", "WHAT"}}
 	if width == terminal.Wide {
 		rows[0] = []string{"NUMBER", "TIME", "ACTION", "GENERATION", "BY", "REQUEST", "WHAT"}
 	}
-	if of == manyResources {
+	if scope == manyResources {
 		rows[0] = append([]string{"KIND", "ID"}, rows[0]...)
 	}
 	for _, r := range records {
@@ -95,7 +95,7 @@ func historyTable(w io.Writer, records []clm.HistoryRecord, of historyScope, wid
 			what := strings.TrimSpace(strings.Join([]string{string(r.Spec), string(r.Status), string(r.Note)}, " "))
 			row = []string{strconv.FormatInt(r.Seq, 10), at, r.Action, generation, r.Principal, r.RequestID, what}
 		}
-		if of == manyResources {
+		if scope == manyResources {
 			row = append([]string{r.Kind, r.ID}, row...)
 		}
 		rows = append(rows, row)
@@ -103,7 +103,8 @@ func historyTable(w io.Writer, records []clm.HistoryRecord, of historyScope, wid
 	terminal.Table(w, rows)
 }
 
-// whatChanged summarizes a record of the history in a few words.
+// whatChanged returns the reason that a record of the history has, otherwise the changed part of the resource: spec or
+// status.
 func whatChanged(r clm.HistoryRecord) string {
 	var note struct{ Reason string }
 	if r.Note != nil && json.Unmarshal(r.Note, &note) == nil && note.Reason != "" {
@@ -119,7 +120,7 @@ func whatChanged(r clm.HistoryRecord) string {
 		return "status"
 	}
 	if r.Spec != nil {
-		return "what is wanted"
+		return "spec"
 	}
 	return ""
 }

@@ -33,7 +33,7 @@ line of that resource.`,
 	sel := addSelectFlags(cmd)
 	cmd.Flags().StringVar(&order, "order", "",
 		`order, such as "name" or "updated_time desc, name" (default: the latest first)`)
-	cmd.Flags().IntVar(&limit, "limit", 0, "at most so many; 0 is all")
+	cmd.Flags().IntVar(&limit, "limit", 0, "at most this many resources; 0 is all")
 	out := terminal.AddOutputFlag(cmd, "wide", "name")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

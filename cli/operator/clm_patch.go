@@ -17,7 +17,7 @@ func clmPatch(session *terminal.Session) *cobra.Command {
 		Short: "Change a resource's spec, labels or references",
 		Long: `Merges a patch into a resource (RFC 7396: members of the patch are set, null removes
 them). With --replace each of spec, labels and references in the patch replaces the stored
-one. A change that changes nothing makes no generation.`,
+one. A patch that changes nothing makes no new generation.`,
 		Example: `  atoll clm patch clusters my-cluster -p '{"spec":{"nodes":3},"labels":{"env":null}}' --wait
   atoll clm patch clusters my-cluster -f spec.yaml --replace`,
 		Args: requireResource,
@@ -26,7 +26,7 @@ one. A change that changes nothing makes no generation.`,
 	cmd.Flags().StringVarP(&patch, "patch", "p", "", "the patch, JSON or YAML")
 	cmd.Flags().StringVarP(&file, "file", "f", "", `file with the patch; "-" for standard input`)
 	cmd.Flags().BoolVar(&replace, "replace", false, "replace instead of merging")
-	cmd.Flags().StringVar(&etag, "if-match", "", "only if the resource still has this ETag")
+	cmd.Flags().StringVar(&etag, "if-match", "", "change the resource only if it still has this ETag")
 	cmd.MarkFlagsOneRequired("patch", "file")
 	cmd.MarkFlagsMutuallyExclusive("patch", "file")
 	wait := terminal.AddWaitFlags(cmd, "reconciled")
@@ -55,7 +55,7 @@ one. A change that changes nothing makes no generation.`,
 			}
 			verb := "changed"
 			if rest.SameVersion(r.ETag, before) {
-				verb = "has all that already"
+				verb = "already has these values"
 			}
 			return finishChange(session, ctx, l, in, r, verb, wait, out)
 		})

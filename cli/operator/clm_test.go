@@ -59,7 +59,7 @@ func TestHistoryTableSummarizesRecords(t *testing.T) {
 	want := `TIME                          ACTION         GENERATION   BY               WHAT
 2026-01-02 03:04:05.000 UTC   force-delete   -            cli:root         burnt down
 2026-01-02 03:04:05.000 UTC   update         1            system:adapter   status: Reconciled=True ReconciledAll
-2026-01-02 03:04:05.000 UTC   create         1            a@b              what is wanted
+2026-01-02 03:04:05.000 UTC   create         1            a@b              spec
 `
 	if got := b.String(); got != want {
 		t.Errorf("got:\n%swant:\n%s", got, want)

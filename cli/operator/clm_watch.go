@@ -14,13 +14,13 @@ import (
 
 func clmWatch(session *terminal.Session) *cobra.Command {
 	var cursor string
-	var changes bool
+	var changesOnly bool
 	cmd := &cobra.Command{
 		Use:   "watch KIND [ID|NAME]",
 		Short: "Show resources as they change, until Ctrl-C",
-		Long: `Shows existing resources, and then every change as it happens. The watch goes on when the
-connection breaks; after a gap it prints a notice and begins anew. With
--o json each line is an event with a cursor, from where --cursor continues later.`,
+		Long: `Shows existing resources, and then every change as it happens. The watch continues after a
+broken connection; when it may have missed changes, it prints a notice and shows the existing
+resources again. With -o json each line is an event with a cursor, at which --cursor continues.`,
 		Example: `  atoll clm watch clusters
   atoll clm watch all --changes --search "status.conditions.Reconciled='False'"
   atoll clm watch clusters my-cluster -o json`,
@@ -28,8 +28,8 @@ connection breaks; after a gap it prints a notice and begins anew. With
 	}
 	call := addCLMFlags(cmd)
 	sel := addSelectFlags(cmd)
-	cmd.Flags().StringVar(&cursor, "cursor", "", "go on from the cursor of an earlier event")
-	cmd.Flags().BoolVar(&changes, "changes", false, "leave out what exists already")
+	cmd.Flags().StringVar(&cursor, "cursor", "", "continue after the event with this cursor")
+	cmd.Flags().BoolVar(&changesOnly, "changes", false, "show changes only, not the existing resources")
 	cmd.MarkFlagsMutuallyExclusive("cursor", "changes")
 	out := terminal.AddOutputFlag(cmd, "name")
 	cmd.ValidArgsFunction = completeResources(session, call)
@@ -47,7 +47,7 @@ connection breaks; after a gap it prints a notice and begins anew. With
 				}
 				o.Search = withID(r.ID, o.Search)
 			}
-			if changes {
+			if changesOnly {
 				now, err := l.List(ctx, in, clmclient.ResourceQuery{Size: 1, Fields: "id"})
 				if err != nil {
 					return err
@@ -72,7 +72,7 @@ func showEvent(session *terminal.Session, e remote.Event, l *clmConnection, out 
 		return err
 	}
 	if e.Type == remote.Relist {
-		_, err := fmt.Fprintln(session.Err, "changes may have been missed; what exists follows")
+		_, err := fmt.Fprintln(session.Err, "changes may have been missed; the existing resources follow")
 		return err
 	}
 	if e.Object == nil {

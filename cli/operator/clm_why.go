@@ -114,25 +114,25 @@ func explanationTable(out io.Writer, w explanation, in clmclient.Collection, now
 	}
 	show("AWAITED", w.Awaited)
 	show("REPORTED", w.Done)
-	if w.LastError != nil || w.Asked != nil || len(w.Awaited) > 0 {
+	if w.LastError != nil || w.Request != nil || len(w.Awaited) > 0 {
 		fmt.Fprintln(out)
 	}
 	if e := w.LastError; e != nil {
 		fmt.Fprintf(out, "last error: %s, %s ago: %s\n", e.From, terminal.FormatAge(e.Time, now), terminal.OneLine(e.Text))
 	}
-	if a := w.Asked; a != nil {
+	if r := w.Request; r != nil {
 		reason := ""
-		if a.Reason != "" {
-			reason = ": " + a.Reason
+		if r.Reason != "" {
+			reason = ": " + r.Reason
 		}
-		fmt.Fprintf(out, "work was asked for %s ago by %s%s\n", terminal.FormatAge(a.Time, now), terminal.OneLine(a.By),
-			terminal.OneLine(reason))
+		fmt.Fprintf(out, "reconciliation was requested %s ago by %s%s\n", terminal.FormatAge(r.Time, now),
+			terminal.OneLine(r.By), terminal.OneLine(reason))
 	}
 	if len(w.Awaited) > 0 {
-		fmt.Fprintf(out, "have it tried again now: atoll clm reconcile %s %s\n", in, w.ID)
+		fmt.Fprintf(out, "to retry now: atoll clm reconcile %s %s\n", in, w.ID)
 	}
 	if w.Deleting && len(w.Awaited) > 0 && now.Sub(w.Changed) > forceDeleteHintAfter {
-		fmt.Fprintf(out, "if it never ends: atoll clm force-delete %s %s --reason WHY\n", in, w.ID)
+		fmt.Fprintf(out, "if the deletion never ends: atoll clm force-delete %s %s --reason WHY\n", in, w.ID)
 	}
 }
 

@@ -39,7 +39,7 @@ type explanation struct {
 	Awaited    []dependency      `json:"awaited"`
 	Done       []dependency      `json:"done"` // adapters that have reported success
 	LastError  *lastError        `json:"last_error,omitempty"`
-	Asked      *reconcileRequest `json:"asked,omitempty"` // the latest request to reconcile
+	Request    *reconcileRequest `json:"asked,omitempty"` // the latest request to reconcile
 
 	Placement *fleet.Placement `json:"placement,omitempty"` // of a cluster
 }
@@ -111,7 +111,7 @@ func explainResource(f resourceFacts) explanation {
 	}
 	for _, child := range f.Children {
 		a := dependency{From: child.Kind + " " + child.Name, Since: r.UpdatedTime, Generation: child.Generation,
-			What: "belongs to it and is still there: " + child.ID}
+			What: "belongs to this resource and still exists: " + child.ID}
 		if child.DeletedTime != nil {
 			a.Since = *child.DeletedTime
 		}
@@ -123,10 +123,10 @@ func explainResource(f resourceFacts) explanation {
 	})
 	for _, h := range f.History {
 		if h.Action == "reconcile" {
-			w.Asked = &reconcileRequest{Time: h.Time, By: h.Principal}
+			w.Request = &reconcileRequest{Time: h.Time, By: h.Principal}
 			var note struct{ Reason string }
 			if json.Unmarshal(h.Note, &note) == nil {
-				w.Asked.Reason = note.Reason
+				w.Request.Reason = note.Reason
 			}
 			break
 		}
@@ -134,11 +134,12 @@ func explainResource(f resourceFacts) explanation {
 	return w
 }
 
-// explainReport explains an adapter's last report on the resource.
+// explainReport describes an adapter's last report on a resource: its generation, its condition, and since when it has
+// that condition.
 func explainReport(r clm.Resource, report clm.AdapterStatus) dependency {
 	a := dependency{From: report.Adapter, Since: r.UpdatedTime, Generation: report.ObservedGeneration}
 	if report.ObservedGeneration < r.Generation {
-		a.What = fmt.Sprintf("has not reported on generation %d; its last word was on %d", r.Generation,
+		a.What = fmt.Sprintf("has not reported on generation %d; its last report was on %d", r.Generation,
 			report.ObservedGeneration)
 		return a
 	}

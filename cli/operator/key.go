@@ -14,12 +14,13 @@ import (
 	"atoll.dev/store"
 )
 
-// adminAccount is the privileged account of a new region's first key pair.
+// The privileged account of a new region, and the principal of its first key pair.
 const (
 	adminAccount   = "000000000000"
 	adminPrincipal = "arn:aws:iam::" + adminAccount + ":user/admin"
 )
 
+// Key returns the command `atoll key`.
 func Key(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "key", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
@@ -34,7 +35,7 @@ region's database, so it runs on the region's machine.`,
 	return cmd
 }
 
-// withKeys calls f with the key store of the home.
+// withKeys calls f with the key store of the region whose home the session names.
 func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context.Context,
 	keys *access.KeyStore) error) error {
 	home, err := session.Home()
@@ -53,10 +54,10 @@ func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context
 	return f(asDatabaseOperator(ctx, ""), keys)
 }
 
-// asDatabaseOperator returns the context of changes that this command makes in the region's database. The audit names
-// who runs it, and the action unless it is "".
+// asDatabaseOperator returns a context for changes that this process makes in the region's database itself. Their audit
+// records name the user who runs the command, and action unless it is "".
 func asDatabaseOperator(ctx context.Context, action string) context.Context {
-	who := remote.ActorOf(asOperator(ctx)).Principal
+	user := remote.ActorOf(asOperator(ctx)).Principal
 	return store.WithActor(ctx, store.Actor{Principal: "system:cli",
-		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: who, Operator: true, Action: action}.Encode()})
+		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: user, Operator: true, Action: action}.Encode()})
 }

@@ -84,7 +84,7 @@ func keyCreate(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-// createKey makes a key pair, or temporary credentials when they are valid for a time only.
+// createKey creates a key pair when valid is 0, and temporary credentials that expire after valid otherwise.
 func createKey(ctx context.Context, keys *access.KeyStore, account cluster.Account, principal, sessionName string,
 	valid time.Duration) (newKey, error) {
 	if valid == 0 {

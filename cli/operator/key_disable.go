@@ -36,7 +36,8 @@ func keyDelete(session *terminal.Session) *cobra.Command {
 	})
 }
 
-// keyChangeCommand completes a command that changes one key pair. done names the change in one word.
+// keyChangeCommand adds arguments, flags and the run function to a command that changes one key pair. done is the past
+// participle that the output has: "disabled".
 func keyChangeCommand(session *terminal.Session, cmd *cobra.Command, done string,
 	change func(*access.KeyStore, context.Context, string) (access.KeyPair, error)) *cobra.Command {
 	cmd.Args = cobra.ExactArgs(1)

@@ -19,8 +19,8 @@ import (
 )
 
 // keyNew and keyImport make the first key pair for `up`: keyNew generates it, `up` saves it in the
-// home, and keyImport then adds it to the region. An interrupted `up` so never leaves a key whose
-// secret is lost.
+// home, and keyImport then adds it to the region. So an interrupted `up` never leaves a
+// key pair in the region whose secret is lost.
 func keyNew(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "new", Hidden: true, Short: "Generate a key pair that is in no region yet",
 		Args: cobra.NoArgs}

@@ -37,7 +37,7 @@ func keyList(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-// keyState returns whether a key pair is accepted.
+// keyState returns the state of a key pair as text: disabled, enabled, expired, or until when it is valid.
 func keyState(p access.KeyPair, now time.Time) string {
 	switch {
 	case p.Disabled:

@@ -19,9 +19,10 @@ func keySeal(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "seal", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "The keys that seal secrets of key pairs and links: status, rotate, drop",
-		Long: `The file of --seal-key has one key a line. The first one seals; all of them open. A rotation adds
-a key, puts it first, and the Platform API seals everything again in the background; then the
-old key can be dropped.`,
+		Long: `The key file of the Platform API (--seal-key) has one key in each line. The Platform API encrypts
+(seals) new secrets with the first key and decrypts secrets with any of them. A rotation adds a key
+and makes it the first one. The Platform API then encrypts all secrets with it in the background, and
+after that the old key can be dropped.`,
 		Example: `  atoll key seal rotate
   atoll key seal status
   atoll key seal drop 0a1b2c3d4e5f`,
@@ -31,7 +32,7 @@ old key can be dropped.`,
 }
 
 func keySealStatus(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "status", Short: "Show the keys, and how much each of them has sealed",
+	cmd := &cobra.Command{Use: "status", Short: "Show the keys, and how many documents are sealed with each",
 		Args: cobra.NoArgs, Example: "  atoll key seal status -o json"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -53,6 +54,7 @@ func keySealStatus(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
+// sealKeyState returns what a key is used for now, as text.
 func sealKeyState(u access.SealKeyUse) string {
 	switch {
 	case u.Seals:
@@ -81,7 +83,8 @@ A rotation does not protect a key pair whose secret has leaked: disable that key
 				return err
 			}
 			if !pause.For(ctx, keyFileRead) {
-				return fmt.Errorf("key %s opens and does not seal yet: drop it (atoll key seal drop %s), and rotate again", id, id)
+				return fmt.Errorf("interrupted: key %s was added, and no secret is sealed with it yet; "+
+					"drop it (atoll key seal drop %s), and rotate again", id, id)
 			}
 			if err := keys.PromoteSealKey(ctx, id); err != nil {
 				return err
@@ -96,7 +99,7 @@ A rotation does not protect a key pair whose secret has leaked: disable that key
 }
 
 func keySealDrop(session *terminal.Session) *cobra.Command {
-	cmd := &cobra.Command{Use: "drop KEY", Short: "Remove a key that has sealed nothing any more",
+	cmd := &cobra.Command{Use: "drop KEY", Short: "Remove a key with which no secret is sealed any more",
 		Args: cobra.ExactArgs(1), Example: "  atoll key seal drop 0a1b2c3d4e5f"}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -124,7 +127,7 @@ func keySealDrop(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
-// withSealKeys is withKeys for a command that changes the key file; the audit names the action.
+// withSealKeys is withKeys for a command that changes the key file. The audit record of the change names action.
 func withSealKeys(session *terminal.Session, ctx context.Context, action string, f func(ctx context.Context,
 	keys *access.KeyStore) error) error {
 	return withKeys(session, ctx, func(ctx context.Context, keys *access.KeyStore) error {

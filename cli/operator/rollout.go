@@ -17,7 +17,7 @@ import (
 	"atoll.dev/rollout"
 )
 
-// Rollout is the command of changes that go from sector to sector.
+// Rollout returns the command `atoll rollout`.
 func Rollout(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollout", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
@@ -45,6 +45,7 @@ type rolloutBranch struct {
 	config, rendered string
 }
 
+// addBranchFlags adds the flags of rolloutBranch to cmd.
 func addBranchFlags(cmd *cobra.Command) *rolloutBranch {
 	var b rolloutBranch
 	cmd.Flags().StringVar(&b.branch.Dir, "repo", ".", "clone of the repository")
@@ -64,7 +65,7 @@ func (b *rolloutBranch) driver(file string) (*rollout.Driver, error) {
 		Rendered: path.Clean(b.rendered)}, nil
 }
 
-// operatorName is how the record names who runs a command.
+// operatorName returns the name of the user who runs a command, for the record of a rollout.
 func operatorName() string {
 	if u, err := user.Current(); err == nil && u.Username != "" {
 		return u.Username
@@ -81,13 +82,13 @@ func readRollout(session *terminal.Session, file string) (rollout.Rollout, error
 	return rollout.Parse(file, data)
 }
 
-// treeOf is the configuration in a directory, and the charts of a checkout, as their files are now.
+// treeOf returns the configuration in a directory, and the charts of a checkout, as their files are now.
 func treeOf(ctx context.Context, dir string, clone gitrepo.Branch) rollout.Tree {
 	return rollout.Tree{Files: os.DirFS(dir), Dir: dir, Repository: checkoutOf(ctx, clone)}
 }
 
-// checkoutOf returns the charts of a checkout as its files are now, and those of its commits. Tags and branches are
-// those of the remote, if the clone has one.
+// checkoutOf returns the repository of charts in a checkout: the files as they are now, and the files of each commit. A
+// tag or branch names the commit that it has in the remote, if the clone has a remote.
 func checkoutOf(ctx context.Context, clone gitrepo.Branch) gitops.Repository {
 	return gitops.Repository{Files: os.DirFS(clone.Dir), Pinned: func(revision string, paths []string) (fs.FS,
 		string, error) {

@@ -16,8 +16,8 @@ func rolloutCommand(session *terminal.Session, command rollout.Command, short st
 	verb := string(command)
 	cmd := &cobra.Command{
 		Use: verb + " FILE", Args: cobra.ExactArgs(1), Short: short,
-		Long: short + ".\n\nIt writes a commit on the branch of the remote. A driver that runs obeys with its next\n" +
-			"observation.",
+		Long: short + ".\n\nIt writes a commit on the branch of the remote. A running `atoll rollout run` follows\n" +
+			"it after its next observation of the gates.",
 		Example: fmt.Sprintf("  atoll rollout %s rollouts/atoll-1.5.0.yaml", verb),
 	}
 	b := addBranchFlags(cmd)
@@ -37,10 +37,10 @@ func rolloutRevert(session *terminal.Session) *cobra.Command {
 		Long: `Ends the rollout, and gives all regions that it has changed their earlier values, in one
 commit on the branch of the remote.
 
-It refuses hand edits, and then reverts nothing: a value of the rollout that somebody
-has set to another one since, a changed region that somebody has removed, and rendered
-files that are not what the configuration renders. The error names each with file and
-line. With --force it overwrites them; what was removed stays removed.
+When it finds hand edits, it reverts nothing and returns an error that names each with
+file and line. Hand edits are: a value of the rollout that somebody has changed since, a
+changed region that somebody has removed, and rendered files that differ from what the
+configuration renders. With --force it overwrites them; a removed region stays removed.
 
 A rollout with onFailure: revert keeps hand edits when it reverts by itself, and its
 record names them.`,
@@ -48,7 +48,7 @@ record names them.`,
   atoll rollout revert rollouts/atoll-1.5.0.yaml --force`,
 	}
 	b := addBranchFlags(cmd)
-	cmd.Flags().BoolVar(&force, "force", false, "overwrite hand edits")
+	cmd.Flags().BoolVar(&force, "force", false, "overwrite changes that were made by hand")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		command := rollout.Revert
@@ -88,14 +88,14 @@ name of the user who runs the command.`,
 	return cmd
 }
 
-// changeRecord changes the record of a rollout in the repository, and prints it.
+// changeRecord changes the state in the record of a rollout in the repository by change, and prints the record.
 func changeRecord(session *terminal.Session, cmd *cobra.Command, o *terminal.Output, b *rolloutBranch, file string,
-	do func(rollout.Plan, rollout.State) (rollout.State, []rollout.Effect, error)) error {
+	change func(rollout.Plan, rollout.State) (rollout.State, []rollout.Effect, error)) error {
 	d, err := b.driver(file)
 	if err != nil {
 		return err
 	}
-	record, err := d.Command(cmd.Context(), do)
+	record, err := d.Command(cmd.Context(), change)
 	if err != nil {
 		return err
 	}

@@ -21,14 +21,15 @@ func rolloutPlan(session *terminal.Session) *cobra.Command {
 		Use: "plan FILE", Args: cobra.ExactArgs(1),
 		Short: "Show each step of a rollout before anything runs",
 		Long: `Shows the steps of a rollout: which regions and management clusters change, what
-changes in each, what restarts, and how long each step and the whole take: as
-expected, and at the longest, when each region needs its whole deadline. The time
-until an approval, of a pause and of gates that cannot be read is not in it. It
-reads the files as they are now, and changes nothing. "run" uses the same plan.
+changes in each, what restarts, and how long each step and the rollout take: the
+expected time, and the longest time, when each region needs its whole deadline. Time
+that passes until an approval, during a pause and while gates cannot be read is not
+included. The command reads the files as they are now, and changes nothing. "run"
+uses the same plan.
 
 A revision in the change is shown as the commit that it names in the remote now;
 "run" resolves it once, when the rollout begins. A revision that neither the remote
-nor the clone has is a mistake.`,
+nor the clone has is an error.`,
 		Example: `  atoll rollout plan rollouts/atoll-1.5.0.yaml
   atoll rollout plan rollouts/atoll-1.5.0.yaml --at 2026-12-01T08:00:00Z -o json`,
 	}
@@ -36,7 +37,7 @@ nor the clone has is a mistake.`,
 	cmd.Flags().StringVar(&config, "config", "config", "directory of the configuration")
 	cmd.Flags().StringVar(&branch.Dir, "repo", ".", "clone of the repository, which resolves the revision of the change")
 	cmd.Flags().StringVar(&branch.Remote, "remote", "origin", "remote of the clone that has the revision")
-	cmd.Flags().StringVar(&at, "at", "", "when it would begin, as 2026-12-01T08:00:00Z (default: now)")
+	cmd.Flags().StringVar(&at, "at", "", "when the rollout would begin, such as 2026-12-01T08:00:00Z (default: now)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		begin := time.Now()
 		if at != "" {
@@ -68,6 +69,7 @@ nor the clone has is a mistake.`,
 	return cmd
 }
 
+// printPreview prints the steps of a rollout and its sums as text.
 func printPreview(w io.Writer, p rollout.Preview) {
 	for i, step := range p.Steps {
 		fmt.Fprintf(w, "%d. sector %s, %s (regions: %d, management clusters: %d)", i+1, step.Sector, step.Name, step.Regions,
@@ -94,7 +96,7 @@ func printPreview(w io.Writer, p rollout.Preview) {
 		}
 	}
 	if len(p.Unchanged) > 0 {
-		fmt.Fprintf(w, "have the values already: %d\n", len(p.Unchanged))
+		fmt.Fprintf(w, "regions and management clusters that already have the values: %d\n", len(p.Unchanged))
 	}
 	fmt.Fprintf(w, "regions: %d, management clusters: %d; expected %s, longest %s", p.Regions, p.Clusters,
 		time.Duration(p.Expected).Round(time.Minute), time.Duration(p.Longest).Round(time.Minute))

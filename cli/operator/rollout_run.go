@@ -22,14 +22,15 @@ func rolloutRun(session *terminal.Session) *cobra.Command {
 		Short: "Carry out a rollout, or continue it",
 		Long: `Carries out the rollout of a file of the repository, until it ends or a gate stops
 it. Each step is one commit on the branch of the remote: the edited configuration,
-what is rendered of it, and the record of the rollout beside its file. The checkout
+the files rendered from it, and the record of the rollout beside its file. The checkout
 is not touched.
 
-Stop it at any time and run it again, here or elsewhere: it continues from the
-record. Several may run: the remote takes each step from one of them.
+You may stop it at any time and run it again, here or on another machine: it continues
+from the record. Several may run at once: the remote accepts each step from one of them.
 
-It fails when a gate stops the rollout, when the rollout was reverted, also by itself,
-or aborted, when the checkout has changes that are not pushed, and when the history of the branch was rewritten.`,
+It fails when a gate stops the rollout, when the rollout was aborted or reverted (also
+by onFailure: revert), when the checkout has changes that are not pushed, and when the
+history of the branch was rewritten.`,
 		Example: `  atoll rollout run rollouts/atoll-1.5.0.yaml
   atoll rollout run rollouts/atoll-1.5.0.yaml --repo ~/platform --branch main -o json
   atoll rollout run rollouts/local.yaml --ca ~/.local/share/atoll-regions/production/eu-west-1/ca.pem`,

@@ -34,6 +34,7 @@ func rolloutStatus(session *terminal.Session) *cobra.Command {
 	return cmd
 }
 
+// printRecord prints the state of a rollout, its waves and its latest events as text.
 func printRecord(w io.Writer, r rollout.Recorded) {
 	fmt.Fprintf(w, "%s", r.State.Phase)
 	if r.State.Reason != "" {

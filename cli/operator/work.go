@@ -6,6 +6,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
+// Work returns the command `atoll work`.
 func Work(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "work", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "ManifestWorks, objects for management clusters: apply, list, get, why, delete",

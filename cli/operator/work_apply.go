@@ -33,7 +33,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 	}
 	cmd.Flags().StringVarP(&file, "file", "f", "", "file with a ManifestWork")
 	cmd.Flags().StringVar(&cluster, "cluster", "", "management cluster")
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is applied, showing progress")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the work is applied, and show the progress")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.MarkFlagRequired("file")
 	cmd.MarkFlagRequired("cluster")
@@ -75,6 +75,7 @@ changes nothing. With --wait it watches until every manifest is applied.`,
 	return cmd
 }
 
+// errApplied ends the watch of awaitApplied.
 var errApplied = errors.New("applied")
 
 // awaitApplied watches the work until the posted generation is applied, and prints each change of
@@ -126,6 +127,7 @@ func awaitApplied(ctx context.Context, api *client.Client, w client.Work, out io
 	return err
 }
 
+// conditionsTable prints the conditions of a work and of its objects, and the values of its feedback rules.
 func conditionsTable(out io.Writer, w platform.Work) {
 	rows := [][]string{{"OBJECT", "CONDITION", "STATUS", "REASON", "MESSAGE"}}
 	for _, c := range w.Status.Conditions {

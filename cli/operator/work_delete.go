@@ -45,15 +45,16 @@ func workDelete(session *terminal.Session) *cobra.Command {
 			return nil
 		},
 	}
-	cmd.Flags().BoolVar(&wait, "wait", false, "wait until its agent has confirmed")
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the agent of the management cluster has confirmed the deletion")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	return cmd
 }
 
+// errGone ends the watch of awaitGone.
 var errGone = errors.New("gone")
 
-// awaitGone watches until the work is deleted. A watch begins with the existing works: when the
-// first bookmark arrives before the work, it is deleted already.
+// awaitGone watches until the work is deleted. A watch begins with the existing works and a bookmark after them: a work
+// that does not come before the first bookmark is already deleted.
 func awaitGone(ctx context.Context, api *client.Client, id work.ID) error {
 	seen := false
 	err := api.FollowBundles(ctx, remote.WatchOptions{ID: string(id)}, func(e remote.Event) error {

@@ -16,7 +16,7 @@ func workList(session *terminal.Session) *cobra.Command {
 	var cluster string
 	cmd := &cobra.Command{Use: "list", Short: "List works", Args: cobra.NoArgs,
 		Example: "  atoll work list --cluster management-01"}
-	cmd.Flags().StringVar(&cluster, "cluster", "", "only of this management cluster")
+	cmd.Flags().StringVar(&cluster, "cluster", "", "only works of this management cluster")
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		api, err := session.Client()

@@ -26,7 +26,7 @@ type deliveryProgress struct {
 	Stages     []deliveryStage `json:"stages"`
 	Attempts   int             `json:"attempts"`
 	LastError  string          `json:"last_error,omitempty"`
-	// UnansweredSince is the time of the first sending. It is nil once the agent has acknowledged.
+	// UnansweredSince is when the generation was first sent. It is nil when the agent has acknowledged the generation.
 	UnansweredSince *time.Time `json:"unanswered_since,omitempty"`
 }
 
@@ -61,7 +61,7 @@ The last two times are of the management cluster's clock.`,
 			return err
 		}
 		s := deliveryStages(w.Work)
-		return o.Print(session.Out, s, func(out io.Writer) { whyTable(out, s) })
+		return o.Print(session.Out, s, func(out io.Writer) { deliveryTable(out, s) })
 	}
 	return cmd
 }
@@ -92,7 +92,8 @@ func deliveryStages(w platform.Work) deliveryProgress {
 	return s
 }
 
-func whyTable(out io.Writer, s deliveryProgress) {
+// deliveryTable prints the progress of a delivery as text.
+func deliveryTable(out io.Writer, s deliveryProgress) {
 	what := ""
 	if s.Deleting {
 		what = ", being deleted"
@@ -105,7 +106,7 @@ func whyTable(out io.Writer, s deliveryProgress) {
 		case st.At != nil:
 			at = st.At.Format("15:04:05.000 MST")
 		case slices.ContainsFunc(s.Stages[i:], wasReached):
-			at = "not noted" // Maestro records publishing a moment later, in batches
+			at = "not recorded" // Maestro records the time of publishing later, in batches
 		}
 		rows = append(rows, []string{st.Stage, at, st.After})
 	}
@@ -117,7 +118,7 @@ func whyTable(out io.Writer, s deliveryProgress) {
 		fmt.Fprintf(out, "the cluster's agent has not answered since %s\n", s.UnansweredSince.Format(
 			"2006-01-02 15:04:05 MST"))
 		if s.Deleting && time.Since(*s.UnansweredSince) > forceDeleteHintAfter {
-			fmt.Fprintf(out, "if it never will: atoll maestro force-delete %s --reason WHY\n", s.ID)
+			fmt.Fprintf(out, "if it never answers: atoll maestro force-delete %s --reason WHY\n", s.ID)
 		}
 	}
 	if s.LastError != "" {
@@ -125,6 +126,7 @@ func whyTable(out io.Writer, s deliveryProgress) {
 	}
 }
 
+// feedbackText returns the value of a feedback rule as text.
 func feedbackText(v workv1.FeedbackValue) string {
 	switch f := v.Value; {
 	case f.Integer != nil:
