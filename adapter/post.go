@@ -254,8 +254,8 @@ func (r *lastReport) condition(kind string) *lastCondition {
 // readReport reads an adapter's last report; false when there is none. A report replaces the one
 // before it, so the engine's own report carries on its data: tasks remember there where they placed
 // objects.
-func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter cluster.Adapter) (none lastReport, found bool,
-	err error) {
+func (x *execution) readReport(ctx context.Context, statuses url.URL, adapter cluster.Adapter) (none lastReport,
+	found bool, err error) {
 	statuses.RawQuery = "size=100"
 	out, err := x.api.send(ctx, apiRequest{call: &call{method: http.MethodGet}, url: &statuses})
 	if api, ok := errors.AsType[*APIError](err); ok && api.Status == http.StatusNotFound {

@@ -37,7 +37,8 @@ func (b *bench) deleteLatest(ctx context.Context, n, rate int) ([]time.Duration,
 	return b.server.await(ctx, ids)
 }
 
-// measureDeletionsAfterCreations publishes -works new works at once and then deletes older works, which wait behind them.
+// measureDeletionsAfterCreations publishes -works new works at once and then deletes older works, which wait behind
+// them.
 func (b *bench) measureDeletionsAfterCreations(ctx context.Context) error {
 	n := min(b.created, 50)
 	params := b.params(map[string]any{"works": *works, "deletions": n})

@@ -16,7 +16,7 @@ func TestAtRateStartsCallsOnTimeAlthoughEachIsSlow(t *testing.T) {
 			if at := time.Since(begun); at != time.Duration(i)*time.Second/2 {
 				t.Errorf("call %d began after %s", i, at)
 			}
-			time.Sleep(time.Minute)
+			<-time.After(time.Minute)
 			return nil
 		})
 		if err != nil || len(took) != 5 {
