@@ -132,10 +132,10 @@ func TestAKeyPairSignsUntilItIsDisabled(t *testing.T) {
 }
 
 func TestAnotherProcessFollows(t *testing.T) {
-	for _, doorbell := range []bool{true, false} {
-		t.Run(fmt.Sprintf("doorbell %v", doorbell), func(t *testing.T) {
+	for _, isNotified := range []bool{true, false} {
+		t.Run(fmt.Sprintf("notified %v", isNotified), func(t *testing.T) {
 			dsn, file := pgtest.DSN(t), filepath.Join(t.TempDir(), "key")
-			here := runKeys(t, openStore(t, dsn, store.Hooks{BeforeNotify: func() bool { return doorbell }}), file,
+			here := runKeys(t, openStore(t, dsn, store.Hooks{BeforeNotify: func() bool { return isNotified }}), file,
 				CacheObserver{})
 			there := runKeys(t, openStore(t, dsn, store.Hooks{}), file, CacheObserver{})
 			pair, secret, err := here.Create(t.Context(), account, principal)

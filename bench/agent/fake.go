@@ -25,6 +25,10 @@ import (
 // fakeAPI is an API server with ConfigMaps and AppliedManifestWorks in memory. It has the verbs that the agent uses:
 // discovery, apply and merge patches, get, delete, list and watch. It answers at once, so that the benchmark measures
 // the agent alone.
+//
+// It runs in the process whose memory and processor time the benchmark measures. So it keeps the present objects only
+// and encodes an event once for all watches. The API server of test/faults has preconditions, garbage collection and a
+// log of all events besides, from which a watch continues after a fault; the cost of these would be in the figures.
 type fakeAPI struct {
 	requests atomic.Int64
 

@@ -44,7 +44,7 @@ var (
 	changed = flag.Int("changed", 5,
 		"works of each cluster whose status changes while a killed process is away")
 	outage = flag.Duration("outage", 5*time.Second, "how long a killed process is away")
-	rest   = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
+	atRest = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
 	settle = flag.Duration(
 		"settle",
 		30*time.Second,

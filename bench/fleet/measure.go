@@ -23,7 +23,7 @@ func (f *fleet) measureIdle(ctx context.Context) error {
 		}
 	}
 	begun := time.Now()
-	if err := pause(ctx, *rest); err != nil {
+	if err := pause(ctx, *atRest); err != nil {
 		return err
 	}
 	figures := map[string]any{"seconds": seconds(begun)}

@@ -16,7 +16,7 @@ import (
 
 // kubeAPI is a light API server: ConfigMaps and AppliedManifestWorks, with the features that the
 // agent uses: server-side apply, merge patches with preconditions, finalizers, owner references
-// with garbage collection, and watches from any version.
+// with garbage collection, and watches from any version. (bench/agent has one with less, which costs less.)
 type kubeAPI struct {
 	server  *httptest.Server
 	removed func(name string, made time.Time) // called after the deletion of a ConfigMap
