@@ -213,7 +213,7 @@ func toJSON(spec any) json.RawMessage {
 	return data
 }
 
-// header returns what every document has.
+// header returns the members that documents of every kind have.
 func header(d store.Document, createdBy string) Document {
 	return Document{
 		ID:        d.ID,

@@ -92,7 +92,7 @@ func GrantFrom(ctx context.Context) (Grant, bool) {
 	return g, ok
 }
 
-// contextOf returns what policies may depend on in a request.
+// contextOf returns the properties of a request on which policies may depend.
 func contextOf(r *http.Request, caller Identity, region string, now time.Time) policy.Context {
 	c := policy.Context{Time: now, Region: region, UserAgent: r.UserAgent(), SourceIP: caller.SourceIP}
 	if c.SourceIP.IsValid() {

@@ -124,7 +124,7 @@ type Caller struct {
 	Groups                               []string // ids
 }
 
-// Caller returns what the region knows about a principal of an account, from memory.
+// Caller returns the rights and groups of a principal of an account, from memory.
 func (d *Directory) Caller(account cluster.Account, principal policy.Principal) Caller {
 	view, _ := d.cache.view(account)
 	return Caller{IsProvisioned: view.isProvisioned, IsPrivileged: view.isPrivileged,

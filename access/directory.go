@@ -34,7 +34,7 @@ var (
 	ErrNoTarget    = errors.New("the target of the attachment does not exist")
 )
 
-// Document is what every document of a Directory has.
+// Document has the members that all documents of a Directory have.
 type Document struct {
 	ID                   string
 	Account              cluster.Account

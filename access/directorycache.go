@@ -42,7 +42,7 @@ type parsedPolicy struct {
 	policy *policy.Policy
 }
 
-// accountView is what decisions about an account's principals go by.
+// accountView has the facts about an account by which decisions about its principals are made.
 type accountView struct {
 	isProvisioned, isPrivileged bool
 	countsAdmins                bool // the account's status counts administrators
@@ -194,7 +194,7 @@ func (s *accountState) parse(d store.Document) parsedPolicy {
 
 var noView = &accountView{policies: policy.NewIndex(nil)}
 
-// view returns what decisions about an account go by. isFilled is false until the first relist is
+// view returns the facts by which decisions about an account are made. isFilled is false until the first relist is
 // complete.
 func (c *directoryCache) view(account cluster.Account) (v *accountView, isFilled bool) {
 	c.mu.RLock()

@@ -61,7 +61,7 @@ type Link struct {
 	Privileged      bool // its account is; for verification
 }
 
-// LinkCode is what a code is for, without the code.
+// LinkCode describes a code without the code itself: the link that it makes, and until when.
 type LinkCode struct {
 	ID         string // of its document
 	Account    cluster.Account
@@ -346,7 +346,7 @@ func openLink(sealer *Sealer, d store.Document) (Link, error) {
 	return link, nil
 }
 
-// readLinkCode returns what the code of a document is for by its spec alone, which a writer of the database can change.
+// readLinkCode reads the description of a code from the spec of its document. A writer of the database can change it.
 func readLinkCode(d store.Document) (LinkCode, error) {
 	var spec linkCodeSpec
 	err := json.Unmarshal(d.Spec, &spec)
@@ -354,7 +354,7 @@ func readLinkCode(d store.Document) (LinkCode, error) {
 		CreatedBy: spec.CreatedBy}, err
 }
 
-// openLinkCode returns what the code of a document is for.
+// openLinkCode reads the description of a code from the sealed text of its document.
 func openLinkCode(sealer *Sealer, d store.Document) (LinkCode, error) {
 	code, err := readLinkCode(d)
 	var spec linkCodeSpec

@@ -31,7 +31,7 @@ func (c *cache) link(issuer, subject string) (Link, bool, error) {
 	return l.link, true, nil
 }
 
-// linkCode returns what a code is for.
+// linkCode returns the description of a code.
 func (c *cache) linkCode(code string) (LinkCode, bool, error) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()

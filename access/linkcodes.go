@@ -16,8 +16,8 @@ func (d *Directory) AccountLinkCodes(ctx context.Context, account cluster.Accoun
 	return listIn(ctx, d, KindLinkCode, account, w, d.toLinkCode)
 }
 
-// toLinkCode returns what the code of a document is for. A code whose sealed text does not open links nobody; the
-// list has it with the values of its spec, so that an administrator can withdraw it.
+// toLinkCode returns the description of the code in a document. A code whose sealed text does not open links nobody;
+// the list has it with the values of its spec, so that an administrator can withdraw it.
 func (d *Directory) toLinkCode(doc store.Document) (LinkCode, error) {
 	if code, err := openLinkCode(d.keys.sealer, doc); err == nil {
 		return code, nil

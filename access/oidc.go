@@ -222,7 +222,7 @@ func (o *OIDC) verify(ctx context.Context, token string, now time.Time) (oidcCla
 // partyClaims name the client to which the issuer has given a token: azp of OpenID Connect, client_id of RFC 9068.
 var partyClaims = []string{"azp", "client_id"}
 
-// accessPartyClaims are what issuers use in access tokens: appid is Entra's, cid is Okta's.
+// accessPartyClaims are the claims that name the client in access tokens: appid is Entra's, cid is Okta's.
 var accessPartyClaims = append([]string{"appid", "cid"}, partyClaims...)
 
 // audienceProblem returns why a token is not for this region, or not of a client of this region; "" when it is. Every

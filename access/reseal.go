@@ -35,7 +35,7 @@ func sealedKinds() []string {
 	return []string{string(KindKeyPair), string(KindLink), string(KindLinkCode)}
 }
 
-// ResealProgress is what Reseal has done.
+// ResealProgress has the counts of a call of Reseal.
 type ResealProgress struct {
 	Others   int // documents that are sealed with another key than the first one
 	Resealed int // by this process

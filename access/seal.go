@@ -89,7 +89,7 @@ func (s *Sealer) isOlder(limit time.Duration) bool {
 	return time.Since(s.readAt) > limit
 }
 
-// latest returns what the last read found.
+// latest returns the keys that the last read of the file found, or its error.
 func (s *Sealer) latest() ([]sealKey, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

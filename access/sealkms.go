@@ -19,7 +19,7 @@ const wrappedKeyHeader = "atoll wrapped key v1: "
 // unwrapTimeout bounds a question to a KMS plugin.
 const unwrapTimeout = 5 * time.Second
 
-// wrappedSealKey is what a wrapped line says of its key.
+// wrappedSealKey is the content of a line of the key file whose key a KMS plugin has wrapped.
 type wrappedSealKey struct {
 	endpoint string // of the KMS plugin
 	key      envelope.WrappedKey

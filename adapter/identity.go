@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// identity is what an object is called.
+// identity names an object in a cluster.
 type identity struct{ APIVersion, Kind, Namespace, Name string }
 
 func identify(o Object) identity {

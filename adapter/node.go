@@ -15,7 +15,7 @@ type node interface {
 	build(ctx context.Context, in frame) (any, error)
 }
 
-// frame is what a document is built from.
+// frame has the variables from which a document is built.
 type frame struct {
 	vars map[string]any
 	// warn is called for an expression that failed and whose value is null or its default.

@@ -322,7 +322,7 @@ func (b *reportBuilder) finalizedVerdict() (verdict, error) {
 	return v, nil
 }
 
-// blocker returns what keeps the resource from being finalized.
+// blocker returns the verdict of the first blocker that keeps the resource from being finalized.
 func (b *reportBuilder) blocker() (verdict, bool, error) {
 	if b.deleting && len(b.work.blockers) > 0 {
 		v, found, err := b.firstThatHolds(b.work.blockers)

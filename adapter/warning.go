@@ -8,7 +8,7 @@ import (
 	"atoll.dev/rules"
 )
 
-// frame is what documents of this execution are built from.
+// frame returns the frame of all documents of this execution.
 func (x *execution) frame(ctx context.Context) frame {
 	return frame{vars: x.scope, warn: func(e *expr, err error) { x.warn(ctx, e, err) }}
 }

@@ -95,7 +95,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// consumerName is what may stand in a topic and in a certificate.
+// consumerName matches the names that a topic and a certificate can have.
 var consumerName = regexp.MustCompile(`^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$`)
 
 func (o Options) check() error {

@@ -129,7 +129,7 @@ func dropNullTimes(v any) {
 	}
 }
 
-// conflictPolicy is what a server-side apply does with the fields of other writers.
+// conflictPolicy says whether a server-side apply takes over the fields of other writers.
 type conflictPolicy string
 
 const (

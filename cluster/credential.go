@@ -21,7 +21,7 @@ const (
 	LongestCredentialLifetime = 30 * 24 * time.Hour
 )
 
-// CredentialRole is what a credential allows in all namespaces of a cluster.
+// CredentialRole names the rights of a credential in all namespaces of a cluster.
 type CredentialRole string
 
 // Roles of a credential.

@@ -24,7 +24,7 @@ type NodePoolRules struct {
 	Providers []NodeProvider
 }
 
-// NodeProvider is what makes the nodes of a node pool. It never changes.
+// NodeProvider says where the nodes of a node pool come from. It never changes.
 type NodeProvider string
 
 const (

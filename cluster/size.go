@@ -20,7 +20,7 @@ const (
 // Sizes are all sizes, the smallest first.
 var Sizes = []Size{Small, Medium, Large}
 
-// SizeLimits are what a control plane of one size may use.
+// SizeLimits are the limits of a control plane of one size.
 type SizeLimits struct {
 	Nodes     int   // ordered for all node pools; more need a larger size
 	Memory    int64 // bytes; the kernel ends a plane that needs more
@@ -70,7 +70,7 @@ func (s Size) Compare(other Size) int { return slices.Index(Sizes, s) - slices.I
 // larger returns the next larger size; the largest is its own.
 func (s Size) larger() Size { return Sizes[min(slices.Index(Sizes, s)+1, len(Sizes)-1)] }
 
-// SizeUse is what a control plane uses at one moment.
+// SizeUse is the load of a control plane at one moment: nodes and memory.
 type SizeUse struct {
 	Nodes       int   // ordered for all node pools
 	Memory      int64 // measured bytes that the kernel cannot reclaim; 0: not measured

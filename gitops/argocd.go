@@ -81,7 +81,7 @@ func (t target) applicationSet() object {
 	}
 }
 
-// identity is what every chart learns about its cluster, as global.
+// identity returns the properties of the cluster that every chart gets as the value global.
 func (t target) identity() object {
 	g := object{"environment": t.region.Environment, "region": t.region.Name, "cluster": t.id, "cluster_type": t.typ,
 		"aws_region": t.settings.AWS.Region}

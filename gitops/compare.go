@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// Change is what differs for one region or one management cluster between two fleets.
+// Change is the difference between two fleets for one region or one management cluster.
 type Change struct {
 	Environment EnvironmentName `json:"environment"`
 	Region      RegionName      `json:"region"`
@@ -37,7 +37,7 @@ type ValueChange struct {
 	Pinned string `json:"pinned,omitempty"`
 }
 
-// Compare returns what differs between two fleets, by environment, region and cluster.
+// Compare returns the differences between two fleets, by environment, region and cluster.
 // A change of a level shows in every region and cluster that inherits it.
 func Compare(before, after Fleet) []Change {
 	old, now := before.subjects(), after.subjects()

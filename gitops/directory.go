@@ -37,7 +37,7 @@ func (d Difference) Text() string {
 	return string(diff.Diff(d.Path, d.Before, d.Path+" (rendered)", d.After))
 }
 
-// Compare returns what Write would change, by path. The error names a file that is in
+// Compare returns the changes that Write would make, by path. The error names a file that is in
 // the way and was not rendered.
 func (d Directory) Compare(files Files) ([]Difference, error) {
 	existing, _, err := d.readAllRendered()

@@ -9,7 +9,7 @@ import (
 	"atoll.dev/internal/strictyaml"
 )
 
-// shape is what a value must look like: the keys that a mapping may have, or the kind
+// shape is the permitted form of a value: the keys that a mapping may have, or the kind
 // of a scalar.
 type shape struct {
 	kind    kind

@@ -101,8 +101,8 @@ func (l *loader) isLink(e fs.DirEntry, dir string) bool {
 	return true
 }
 
-// entries returns what a directory has, without hidden files and symbolic links. A directory that is not there
-// has nothing.
+// entries returns the entries of a directory, without hidden files and symbolic links; none for a directory that does
+// not exist.
 func (l *loader) entries(dir string) (all []fs.DirEntry) {
 	entries, err := fs.ReadDir(l.tree, dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -18,13 +18,13 @@ func ParseDocument(file string, data []byte) (Document, error) {
 	return Document{root}, err
 }
 
-// Value is what a document sets at a path. Without a value there, it is missing.
+// Value is the value of a document at a path. Without a value there, it is missing.
 type Value struct {
 	At   Position // of the value; where it is missing, of the nearest mapping around it
 	node *node
 }
 
-// Value returns what the document sets at a path.
+// Value returns the value of the document at a path.
 func (d Document) Value(path []string) Value {
 	if d.root == nil {
 		return Value{}

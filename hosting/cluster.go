@@ -20,7 +20,7 @@ import (
 // API server that hangs must not keep a worker.
 const callLimit = 20 * time.Second
 
-// hostedCluster is what hosting remembers of a HostedCluster. The fields without a mark
+// hostedCluster is the state of a HostedCluster in the memory of hosting. The fields without a mark
 // belong to its reconciliation, of which one runs at a time.
 type hostedCluster struct {
 	id controlplane.ID

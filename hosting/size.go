@@ -51,7 +51,7 @@ func (h *Hosting) SetNodes(id controlplane.ID, pool string, replicas int) {
 	}
 }
 
-// sizeStatus returns what the status shows of a plane's size; nil for a plane without one.
+// sizeStatus returns the member size of the status; nil for a plane without a size.
 func sizeStatus(s controlplane.SizeState) *hypershift.SizeStatus {
 	if s.Size == "" {
 		return nil

@@ -26,7 +26,7 @@ type Drift struct {
 	Running  string `json:"running"`
 }
 
-// values are what one side has, by the names of Drift.What. A side without a name does not have the value.
+// values are the values of one side, by the names of Drift.What. A side without a name does not have the value.
 type values map[string]string
 
 // Drift compares the rendered declaration of a region with what runs, and both with the declaration of the tree unless
@@ -93,7 +93,7 @@ func (v values) text(what string) string {
 // them.
 const processPrefix = "process "
 
-// declaredValues returns what a region on this machine has when it is as declared.
+// declaredValues returns the values of a region on this machine that is as declared.
 func declaredValues(d gitops.Declaration, memoryMiB int64, bin Binaries) (values, error) {
 	settings, err := settingsOf(d)
 	if err != nil {
@@ -136,8 +136,8 @@ func (v values) addCluster(name string, labels map[string]string, limits platfor
 	v[name+" releases"] = strings.Join(limits.Versions, ", ")
 }
 
-// runningValues returns what runs: the settings of the home, the management clusters as the region has registered them,
-// and each process that does not run as the settings want.
+// runningValues returns the values that are in effect: the settings of the home, the management clusters as the region
+// has registered them, and each process that does not run as the settings want.
 func (h Home) runningValues(ctx context.Context, d gitops.Declaration, bin Binaries) (values, error) {
 	st, err := h.State()
 	if errors.Is(err, ErrNoRegion) {

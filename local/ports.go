@@ -102,7 +102,7 @@ func freePort(assigned map[string]string) (int, error) {
 	return 0, fmt.Errorf("no free port between %d and %d", firstPort, lastPort)
 }
 
-// portUse is who may listen on a port.
+// portUse says which processes may listen on a port.
 type portUse uint8
 
 const (

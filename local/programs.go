@@ -78,7 +78,8 @@ type RegionPrograms struct {
 	Newest *Predecessor `json:"newest,omitempty"` // that has served; nil: no apply has chosen a version
 }
 
-// Predecessor is what the databases and the management clusters of a region are of. Nothing goes back behind it.
+// Predecessor has the versions that wrote the databases and the data of the management clusters of a region. The region
+// runs no program that is older.
 type Predecessor struct {
 	Version    string         `json:"version"`
 	Schemas    map[string]int `json:"schemas"`

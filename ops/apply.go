@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// EventKind is what an event does to an operation.
+// EventKind is the kind of an event.
 type EventKind string
 
 // The kinds of events. Cancel and Acquire come without a lease; all others come from the holder of
@@ -41,7 +41,7 @@ type Event struct {
 	Result  json.RawMessage // Succeed
 }
 
-// Effect is what the caller of Apply must do after it has committed the new state.
+// Effect is the action of the caller of Apply after it has committed the new state.
 type Effect string
 
 // The effects.

@@ -15,7 +15,7 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// state is what a rebuild keeps in its StateFile from the beginning of its first run until it is complete.
+// state is the content that a rebuild keeps in its StateFile from the beginning of its first run until it is complete.
 type state struct {
 	Begun time.Time `json:"begun"` // of the first run
 	// Reconciled has the ids of the resources that were reconciled at the beginning of a run. Those of a later run are

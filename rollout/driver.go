@@ -49,7 +49,7 @@ type Driver struct {
 	lastReading reading
 }
 
-// reading is what a driver reads of one commit.
+// reading is the content of one commit that a driver reads.
 type reading struct {
 	commit     string
 	rollout    Rollout

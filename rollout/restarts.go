@@ -25,7 +25,7 @@ var restarting = []struct{ prefix, what string }{
 	{"aws.", ""},
 }
 
-// restartedBy returns what some changes restart, without the same twice.
+// restartedBy returns the services that changes restart, each once.
 func restartedBy(changes []gitops.Change) []string {
 	all := []string{}
 	for _, c := range changes {

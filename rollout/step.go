@@ -26,7 +26,7 @@ type Health struct {
 // Observation is the health of the changed targets at one time. A target that it does not have is unreadable.
 type Observation map[Target]Health
 
-// Effect is what the driver does after a step.
+// Effect is the action of the driver after a step.
 type Effect struct {
 	Kind    EffectKind `json:"kind"`
 	Targets []Target   `json:"targets,omitempty"`

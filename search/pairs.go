@@ -15,7 +15,7 @@ func PairsSQL(object string) string {
 	return "string_to_array(btrim((" + object + ")::text, '{}'), '" + pairSeparator + "')"
 }
 
-// pairSeparator is what PostgreSQL prints between two members of an object.
+// pairSeparator is the text that PostgreSQL prints between two members of an object.
 const pairSeparator = ", "
 
 // pairText returns the element of PairsSQL for a member. ok is false for a member that the array has in several

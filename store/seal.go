@@ -25,7 +25,7 @@ import (
 // placeholderHead is how placeholders begin: "atoll-sealed:NUMBER:INDEX".
 const placeholderHead = `"atoll-sealed:`
 
-// sealed is what a sealed document has besides the document with its values.
+// sealed has the parts of a sealed document that the document with its values lacks.
 type sealed struct {
 	number string // of the placeholders
 	values []json.RawMessage
@@ -224,7 +224,7 @@ func (k *KindSpec) resealSpec(cur, next Document) (*sealed, error) {
 	return k.sealSpec(next)
 }
 
-// storedSpec returns what is stored of a spec that changed; nil of nil.
+// storedSpec returns the stored form of a changed spec: with placeholders when the document is sealed; nil for nil.
 func (d *Document) storedSpec(spec json.RawMessage) json.RawMessage {
 	if spec == nil || d.sealed == nil {
 		return spec

@@ -11,7 +11,7 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// SealingProgress is what the background has sealed.
+// SealingProgress has the counts of the background that seals documents.
 type SealingProgress struct {
 	Key string // with which this process seals
 	// OtherKeys is how many documents are sealed with another key. At 0 no document needs the other keys any more.
@@ -220,7 +220,7 @@ func (s *Store) sealClear(ctx context.Context, before uint64, progress *SealingP
 	}
 }
 
-// batchesLeft is what sealBatch has left behind the place.
+// batchesLeft says whether documents remain after the place of sealBatch.
 type batchesLeft int
 
 const (

@@ -21,7 +21,7 @@ create table audit_export (
 	owned_until timestamptz not null -- by the clock of this database
 );`
 
-// exportPosition is what a process that owns an export reads before it goes on.
+// exportPosition has the facts that the owner of an export reads from the database before each round.
 type exportPosition struct {
 	last   Anchor // the last exported record
 	atLast string // hash of the chain's record with that number; "" if the chain has none

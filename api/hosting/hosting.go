@@ -44,7 +44,7 @@ type Credential struct {
 	Status CredentialStatus `json:"status,omitzero"`
 }
 
-// CredentialSpec is what is wanted.
+// CredentialSpec is the requested state of a Credential.
 type CredentialSpec struct {
 	ClusterName string `json:"clusterName"` // of the HostedCluster in the same namespace
 	ID          string `json:"id"`          // the credential's in the region
@@ -65,7 +65,7 @@ const (
 	RoleAdmin = "admin"
 )
 
-// CredentialStatus is what came of it.
+// CredentialStatus is the observed state of a Credential, with its certificate.
 type CredentialStatus struct {
 	Certificate string `json:"certificate,omitempty"` // PEM
 	// PEM: who signed the plane's serving certificate

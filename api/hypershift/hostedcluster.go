@@ -48,7 +48,7 @@ type HostedCluster struct {
 	Status HostedClusterStatus `json:"status,omitzero"`
 }
 
-// HostedClusterSpec is what is wanted.
+// HostedClusterSpec is the requested state of a HostedCluster.
 type HostedClusterSpec struct {
 	Release              Release           `json:"release"`
 	ClusterID            string            `json:"clusterID,omitempty"`
@@ -179,7 +179,7 @@ type NetworkEntry struct {
 	CIDR string `json:"cidr"`
 }
 
-// HostedClusterStatus is how the plane is.
+// HostedClusterStatus is the observed state of a HostedCluster and its plane.
 type HostedClusterStatus struct {
 	Version              *ClusterVersionStatus `json:"version,omitempty"`
 	KubeConfig           *LocalObject          `json:"kubeconfig,omitempty"`

@@ -21,7 +21,7 @@ type NodePool struct {
 	Status NodePoolStatus `json:"status,omitzero"`
 }
 
-// NodePoolSpec is what is wanted.
+// NodePoolSpec is the requested state of a NodePool.
 type NodePoolSpec struct {
 	ClusterName      string               `json:"clusterName"` // of the HostedCluster in the same namespace
 	Release          Release              `json:"release"`
@@ -42,7 +42,7 @@ type NodePoolPlatform struct {
 	AWS  *AWSNodePoolPlatform `json:"aws,omitempty"`
 }
 
-// AWSNodePoolPlatform is what makes a node in AWS, as far as a node shows it.
+// AWSNodePoolPlatform has the settings of a node in AWS that a simulated node shows.
 type AWSNodePoolPlatform struct {
 	InstanceType    string      `json:"instanceType"`
 	InstanceProfile string      `json:"instanceProfile,omitempty"`
@@ -87,7 +87,7 @@ type Taint struct {
 	Effect string `json:"effect"`
 }
 
-// NodePoolStatus is how the pool is.
+// NodePoolStatus is the observed state of a NodePool.
 type NodePoolStatus struct {
 	Replicas   int32               `json:"replicas"`
 	Version    string              `json:"version,omitempty"`

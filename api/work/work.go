@@ -149,8 +149,7 @@ type BucketWorks struct {
 	Works   []WorkState `json:"works"`
 }
 
-// WorkState is what server and agent must agree on about a work. Of a work
-// that is to go the status is left out.
+// WorkState is the state of a work that server and agent compare. A work under deletion has no status in it.
 type WorkState struct {
 	ID       ID    `json:"id"`
 	Version  int64 `json:"v"`

@@ -96,7 +96,7 @@ func (y *yardstick) unit() time.Duration {
 	return sum / time.Duration(len(last))
 }
 
-// size is what the database takes on disk, in MB, after a vacuum.
+// size returns the size of the database on disk, in MB, after a vacuum.
 func (b *bench) size(ctx context.Context) (map[string]any, error) {
 	conn, err := pgx.Connect(ctx, b.target.dsn)
 	if err != nil {

@@ -250,7 +250,7 @@ func (b *bench) removeOne(ctx context.Context, id string) error {
 	return nil
 }
 
-// cleanUp removes what a run that failed has left.
+// cleanUp deletes the clusters of a run that failed.
 func (b *bench) cleanUp(ctx context.Context) error {
 	b.mu.Lock()
 	var left []*hosted

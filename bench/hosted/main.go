@@ -44,7 +44,7 @@ type options struct {
 	Seed     uint64
 }
 
-// parts are what can be measured, in the order in which it is. The last three are only run when -only names them:
+// parts are the names of the measurements, in their order. The last three are only run when -only names them:
 // density takes a quarter of an hour and most of the memory, restore needs a region with backups, and warm one with
 // warm planes. In a region with warm planes, only create, credentials, burst and warm can be measured: the others look
 // for the processes of clusters by the clusters' names.

@@ -144,7 +144,7 @@ func (b *bench) idle(ctx context.Context) error {
 	return err
 }
 
-// after is what a plane takes after a while.
+// after waits for d, and returns the memory and processor time of a plane then.
 func (b *bench) after(ctx context.Context, d time.Duration, id string) (cost, error) {
 	select {
 	case <-ctx.Done():

@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// cost is what processes take.
+// cost is the number, memory and processor time of processes.
 type cost struct {
 	processes int
 	rss, pss  int64         // bytes
@@ -48,8 +48,7 @@ func planeOf(id string) ([]int, error) {
 	return pids, nil
 }
 
-// costOf is what a cluster's control plane takes. One that runs no process
-// costs nothing.
+// costOf returns the cost of a cluster's control plane, the zero cost for one without processes.
 func costOf(id string) (cost, error) {
 	pids, err := planeOf(id)
 	var all cost

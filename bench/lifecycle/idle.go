@@ -191,7 +191,7 @@ func saveCursors(ctx context.Context, r *region, host string, conn *pgx.Conn) er
 // sampleName is the cluster's name; its last eight digits count the copies.
 const sampleName = "sample-00000000"
 
-// sample is what the copies are made from: ids whose last eight digits count the copies.
+// sample is a cluster that is copied. The last eight digits of its ids count the copies.
 type sample struct {
 	ids  []string
 	host string // the management cluster
@@ -300,7 +300,7 @@ func (s sample) copy(ctx context.Context, conn *pgx.Conn, n int) error {
 	return err
 }
 
-// texts are what a copy has changed: the sample's name and ids.
+// texts returns the texts that each copy replaces: the sample's name and ids.
 func (s sample) texts() []string {
 	texts := []string{sampleName}
 	for _, id := range s.ids {

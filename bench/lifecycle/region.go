@@ -28,7 +28,7 @@ import (
 	"atoll.dev/store"
 )
 
-// regionOptions are those of startRegion.
+// regionOptions are the options of startRegion.
 type regionOptions struct {
 	DSN      string // an empty database for CLM
 	Entities string // YAML, as CLM's configuration has it
@@ -298,7 +298,7 @@ func (r *region) Run(ctx context.Context, a adapterFiles) error {
 	return await(ctx, func() error { return w.Ready(ctx) })
 }
 
-// resource is what callers read of one.
+// resource has the members of a resource that this program reads.
 type resource struct {
 	ID         string `json:"id"`
 	Generation int64  `json:"generation"`

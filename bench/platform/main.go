@@ -49,7 +49,7 @@ func main() {
 	}
 }
 
-// credentials are those of the environment, as `atoll env` prints them.
+// credentials returns the credentials in the environment, as `atoll env` prints them.
 func credentials() client.Credentials {
 	return client.Credentials{AccessKeyID: os.Getenv("AWS_ACCESS_KEY_ID"), Region: os.Getenv("AWS_REGION"),
 		SecretAccessKey: os.Getenv("AWS_SECRET_ACCESS_KEY")}

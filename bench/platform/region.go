@@ -93,7 +93,7 @@ func (r *region) used() (sums [len(parts)]time.Duration, err error) {
 	return sums, nil
 }
 
-// measurement is what requests have used, without what the region uses at rest.
+// measurement is the processor time of requests, without the time that the region uses at rest.
 type measurement struct {
 	requests int
 	elapsed  time.Duration

@@ -19,7 +19,7 @@ import (
 	"time"
 )
 
-// Machine is what a figure depends on besides the code.
+// Machine has the properties of the machine on which a figure depends.
 type Machine struct {
 	OS     string `json:"os"`
 	Arch   string `json:"arch"`

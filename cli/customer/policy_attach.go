@@ -34,7 +34,7 @@ func policyAttach(a *accountCaller) *cobra.Command {
 	})
 }
 
-// policyOnTarget is what the arguments of attach and detach name: a policy, and a principal or group.
+// policyOnTarget has the arguments of attach and detach: a policy, and a principal or group.
 type policyOnTarget struct {
 	policy client.Policy
 	target *policyTarget

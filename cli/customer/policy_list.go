@@ -50,7 +50,7 @@ lists the policies that are attached to that principal or group.`,
 	return cmd
 }
 
-// policiesAttachedTo returns those of some policies that are attached to a target.
+// policiesAttachedTo returns the policies of a list that are attached to a target.
 func (a *accountCaller) policiesAttachedTo(ctx context.Context, in *client.Authorization, target *policyTarget,
 	policies []platform.Policy) ([]platform.Policy, error) {
 	kind, id, err := target.find(ctx, a, in)

@@ -85,7 +85,7 @@ func (l *clmConnection) collect(ctx context.Context, search string, match func(c
 	return found, nil
 }
 
-// azureName is what a cluster in Azure may be named.
+// azureName matches the names that a cluster in Azure may have.
 var azureName = regexp.MustCompile(`^[a-zA-Z][-a-zA-Z0-9]{0,53}$`)
 
 // azureNameSearch returns the search for the Clusters that the front for Azure may have made for a name in Azure; ""

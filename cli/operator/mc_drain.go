@@ -113,7 +113,7 @@ type drain struct {
 	stayed   []outcome
 }
 
-// outcome says what a drain did with one cluster: To is its new management cluster, or Error says why it stays.
+// outcome is the result of a drain for one cluster: To is its new management cluster, or Error the reason why it stays.
 type outcome struct {
 	ClusterID cluster.ID `json:"cluster_id"`
 	To        string     `json:"to,omitempty"`

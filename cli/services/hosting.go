@@ -313,7 +313,7 @@ func parseNetworks(texts []string) (networks []netip.Prefix, err error) {
 	return networks, nil
 }
 
-// minPlaneMemory is what the start of a plane needs, and some room.
+// minPlaneMemory is the smallest limit of memory, in bytes, with which every plane can start.
 const minPlaneMemory = 512 << 20
 
 // parsePlaneMemory parses the value of --plane-memory.

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/store"
 )
 
-// sentinelFlags are those of a sentinel, in CLM's process or in its own.
+// sentinelFlags are the flags of a sentinel, in CLM's process or in its own.
 type sentinelFlags struct {
 	on           bool
 	broker       string

@@ -196,7 +196,7 @@ func isSafeAddress(address string) bool {
 	return u.Scheme == "https" || u.Scheme == "http" && err == nil && ip.IsLoopback()
 }
 
-// scopes returns what a client asks for: a refresh token only where the issuer knows that scope.
+// scopes returns the scopes that a client requests: one for a refresh token only where the issuer knows it.
 func (l Login) scopes(provider *oidc.Provider) []string {
 	var known struct {
 		Scopes []string `json:"scopes_supported"`

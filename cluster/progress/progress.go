@@ -30,7 +30,7 @@ const (
 // Degraded is the reason of a cluster that is Ready while its control plane reports a problem.
 const Degraded = "Degraded"
 
-// Status is what clusters and node pools have in common.
+// Status has the members that clusters and node pools have in common.
 type Status struct {
 	Phase              Phase
 	Reason             string

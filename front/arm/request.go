@@ -29,7 +29,7 @@ const (
 // maxBody bounds a request's body.
 const maxBody = 4 << 20
 
-// request is what the middleware has read of one request.
+// request has the parts of a request that the middleware has read.
 type request struct {
 	header  http.Header // of the answer
 	path    string      // with the case in which the client sent it

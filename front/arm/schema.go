@@ -8,7 +8,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
-// visibility is who may write a field, and by which requests.
+// visibility says which requests may write a field.
 type visibility uint8
 
 const (

@@ -108,7 +108,7 @@ func hasBlank(list []string) bool {
 // Run reads the keys of the issuer until ctx ends, and returns its cause.
 func (t *Tokens) Run(ctx context.Context) error { return t.keys.Run(ctx) }
 
-// tokenProof is what a token proves.
+// tokenProof has the facts that a verified token proves.
 type tokenProof struct {
 	application string
 	until       time.Time // the end of the token

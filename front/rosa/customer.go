@@ -146,7 +146,7 @@ func fieldErrors(problems document.Problems) []rest.FieldError {
 	return fields
 }
 
-// noun is what messages call a kind of resource.
+// noun is the name of a kind of resource in messages.
 type noun string
 
 const (

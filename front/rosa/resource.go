@@ -126,7 +126,7 @@ func lifecycleUnavailable() *rest.Error {
 	return e
 }
 
-// readAhead has what the decision about a request has read, for its handler: a request with a
+// readAhead has the resources that the decision about a request has read, for its handler: a request with a
 // condition on tags reads its resource once.
 type readAhead struct {
 	mu   sync.Mutex

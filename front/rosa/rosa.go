@@ -102,8 +102,8 @@ type Options struct {
 	Metrics prometheus.Registerer // gets the metrics of rest.Observe
 }
 
-// Placement is who reads which management cluster hosts a cluster. Nobody reads
-// with a cluster the names or the free capacity of other management clusters.
+// Placement says which callers read the name of the management cluster that hosts a cluster. No caller reads the names
+// or the free capacity of other management clusters with a cluster.
 type Placement string
 
 const (

@@ -108,7 +108,7 @@ func (b bindings) checkRole(ctx context.Context, w wanted) error {
 	return nil
 }
 
-// probes are what each role allows and the next weaker one does not.
+// probes has for each role a request that it allows and the next weaker role does not.
 var probes = map[string]map[string]any{
 	adminRole: {"verb": "*", "group": "*", "resource": "*"},
 	"edit":    {"verb": "create", "resource": "configmaps"},

@@ -129,7 +129,7 @@ func (l *Loop) noteRoom() {
 	}
 }
 
-// trim removes what the loop does not keep of an object.
+// trim removes the parts of an object that the loop does not keep.
 func trim(u *unstructured.Unstructured, b *Bound) {
 	u.SetManagedFields(nil) // half of an object's size, and unused
 	if b != nil && b.Trim != nil {

@@ -202,7 +202,7 @@ type health struct {
 	shown        []string  // the parts that the last verdict showed as failing
 }
 
-// verdict is what follows from a probe.
+// verdict is the consequence of a probe.
 type verdict struct {
 	failing    []string      // to be shown
 	hangs      bool          // the runner must restart the plane

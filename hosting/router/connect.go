@@ -19,8 +19,9 @@ type wish struct {
 // isConnect reports whether the client sends its ClientHello after the answer to a CONNECT.
 func (w wish) isConnect() bool { return w.hello == nil }
 
-// answerTo returns what the client gets for an outcome. Only a name without a route is answered as such: a machine of a
-// customer stops when the router does not know its cluster for long (node/join), and a limit is no reason to stop.
+// answerTo returns the bytes that the client gets for an outcome. Only a name without a route is answered as such: a
+// machine of a customer stops when the router does not know its cluster for long (node/join), and a limit is no reason
+// to stop.
 func (w wish) answerTo(why outcome) []byte {
 	switch {
 	case w.isConnect() && why == outcomeUnknown:

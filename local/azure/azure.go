@@ -40,7 +40,7 @@ const (
 	tokenFile    = "token.pem"     // the key that signs tokens
 )
 
-// Client is what a program needs to use Azure's SDKs with the stand-in.
+// Client has the settings that a program needs to use Azure's SDKs with the stand-in.
 type Client struct {
 	Tenant       string `json:"tenantId"`
 	Subscription string `json:"subscriptionId"`

@@ -40,7 +40,7 @@ const (
 	codeFull        = "maestro-507"
 )
 
-// Catalogue is what /errors serves.
+// Catalogue is the list of errors that GET /errors returns.
 var Catalogue = []struct{ Code, Reason string }{
 	{"maestro-1", "Invalid token"},
 	{CodeForbidden, "Forbidden to perform this action"},

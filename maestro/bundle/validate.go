@@ -17,7 +17,7 @@ import (
 	"atoll.dev/maestro/apierror"
 )
 
-// maxManifests is what all manifests of a bundle may have together, so that
+// maxManifests is the limit of the bytes of all manifests of a bundle together, so that
 // every broker takes it in one message.
 const maxManifests = 500 * 1024
 

@@ -191,7 +191,7 @@ func (l *Ledger) DeliveryOf(ctx context.Context, id work.ID) (*api.Delivery, err
 	return &d, nil
 }
 
-// Acknowledgement is what one status adds to the ledger.
+// Acknowledgement is the change of the ledger by one status.
 type Acknowledgement struct {
 	ID         work.ID
 	Generation int64
@@ -303,8 +303,7 @@ func LowerAcknowledged(
 	return err
 }
 
-// TombstonesAmong returns those of the ids that were deleted, with their last
-// generation.
+// TombstonesAmong returns the deleted works among the ids, with their last generation.
 func TombstonesAmong(ctx context.Context, tx *store.Tx, consumer work.Consumer, ids []work.ID) (
 	[]delivery.Work, error) {
 	rows, err := tx.Query(

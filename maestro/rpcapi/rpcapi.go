@@ -106,7 +106,7 @@ type Metrics struct {
 	Streams   prometheus.Gauge       // open subscriptions
 }
 
-// api has what both services use.
+// api has the options that both services use.
 type api struct{ o Options }
 
 // Service is the CloudEventService for sources, or for agents. It can serve several ports.

@@ -68,7 +68,7 @@ func isNotFound(err error, name string) bool {
 	return details != nil && details.Name == name
 }
 
-// followState is what Follow remembers of its observations.
+// followState is the state of Follow: its latest observations.
 type followState struct {
 	last        presence
 	at          time.Time     // of the last observation

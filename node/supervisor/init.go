@@ -164,7 +164,7 @@ func (i *initProcess) enterAndConfigure() error {
 	return nil
 }
 
-// readMachineSize returns what kubelet reports as capacity.
+// readMachineSize returns the processors and memory of the machine, which kubelet reports as capacity.
 func readMachineSize() (machineSize, error) {
 	var info unix.Sysinfo_t
 	if err := unix.Sysinfo(&info); err != nil {

@@ -16,7 +16,7 @@ import (
 	"atoll.dev/store"
 )
 
-// State is what a key of a key file does.
+// State says whether a process encrypts with a key of a key file, only decrypts, or has it no more.
 type State string
 
 // The states of a key.
