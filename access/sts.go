@@ -117,7 +117,7 @@ func (s *STS) Prove(r *http.Request, token string) (Identity, error) {
 		return Identity{}, err
 	}
 	sum := sha256.Sum256([]byte(token))
-	caller, known := s.known(sum)
+	caller, known := s.cachedCaller(sum)
 	if !known {
 		// Requests with one token wait for one call, which does not end with the first of them.
 		answer, err, _ := s.pending.Do(string(sum[:]), func() (any, error) {
@@ -204,8 +204,8 @@ func (s *STS) parse(token string, now time.Time) (string, time.Time, error) {
 	return "https://" + host + "/?" + strings.ReplaceAll(q.Encode(), "+", "%20"), until, nil
 }
 
-// known returns the caller of a token that STS has named lately.
-func (s *STS) known(sum [sha256.Size]byte) (Identity, bool) {
+// cachedCaller returns the caller of a token that STS has named lately.
+func (s *STS) cachedCaller(sum [sha256.Size]byte) (Identity, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	p, ok := s.proved[sum]

@@ -207,7 +207,7 @@ func (c *checker) checkCondition(x Condition) {
 	switch x.Operator {
 	case "", "exists", "notExists": // a value has no effect
 	case "in", "notIn":
-		if _, ok := x.wanted().([]any); !ok {
+		if _, ok := x.expectedValue().([]any); !ok {
 			c.add(x.Place, "values", "%s needs a list", x.Operator)
 		}
 	default:

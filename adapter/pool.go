@@ -111,7 +111,7 @@ func (p *pool) Run(ctx context.Context) {
 			}
 		case o := <-p.ended:
 			busy--
-			q.done(o.id, o.ending, time.Now())
+			q.endRun(o.id, o.ending, time.Now())
 		case <-due:
 		}
 	}

@@ -245,7 +245,7 @@ func (c *compiler) compilePrecondition(x Precondition) precondition {
 		if f.names != nil {
 			c.checkNames(y.Field.Place, f.names[:1])
 		}
-		out.conditions = append(out.conditions, condition{f, y.Operator, y.wanted()})
+		out.conditions = append(out.conditions, condition{f, y.Operator, y.expectedValue()})
 	}
 	if x.Expression.Value != "" {
 		out.expr = c.compileExpr(x.Expression)

@@ -231,9 +231,9 @@ func (q *queue) next(now time.Time) (t task, ok bool, wait time.Duration) {
 	return task{}, false, wait
 }
 
-// done records how the resource's run in progress ended. It queues the retry of a failed run, and
+// endRun records how the resource's run in progress ended. It queues the retry of a failed run, and
 // the run that an event during this run requested.
-func (q *queue) done(id string, result ending, now time.Time) {
+func (q *queue) endRun(id string, result ending, now time.Time) {
 	i := q.items[id]
 	i.running = false
 	switch result {

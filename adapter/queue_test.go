@@ -41,8 +41,8 @@ func TestQueuedEventsOfAResourceBecomeOneRun(t *testing.T) {
 	expect(t, q, noon, "a 3")
 	expect(t, q, noon, "b 1")
 	expect(t, q, noon, "wait 0s")
-	q.done("a", succeeded, noon)
-	q.done("b", succeeded, noon)
+	q.endRun("a", succeeded, noon)
+	q.endRun("b", succeeded, noon)
 	expect(t, q, noon, "wait 0s")
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
@@ -60,7 +60,7 @@ func TestNewEventsGoBeforeRepetitions(t *testing.T) {
 		expect(t, q, noon, id+" 1")
 	}
 	for _, id := range old {
-		q.done(id, succeeded, noon)
+		q.endRun(id, succeeded, noon)
 		q.add(of(id, 1), noon) // again
 	}
 	for _, id := range []string{"d", "e", "f", "g"} {
@@ -84,9 +84,9 @@ func TestAnEventDuringARunCausesAnotherRun(t *testing.T) {
 	expect(t, q, noon, "a 1")
 	q.add(of("a", 2), noon)
 	expect(t, q, noon, "wait 0s") // not beside itself
-	q.done("a", succeeded, noon)
+	q.endRun("a", succeeded, noon)
 	expect(t, q, noon, "a 2")
-	q.done("a", succeeded, noon)
+	q.endRun("a", succeeded, noon)
 	expect(t, q, noon, "wait 0s")
 }
 
@@ -96,16 +96,16 @@ func TestAFailedRunIsRetriedAFewTimes(t *testing.T) {
 	now := noon
 	expect(t, q, now, "a 1")
 	for _, pause := range []time.Duration{1, 2, 4, 8, 16} {
-		q.done("a", failed, now)
+		q.endRun("a", failed, now)
 		expect(t, q, now, "wait "+(pause*time.Second).String())
 		now = now.Add(pause * time.Second)
 		expect(t, q, now, "a 1")
 	}
-	q.done("a", failed, now)
+	q.endRun("a", failed, now)
 	expect(t, q, now, "wait 0s") // the sentinel's
 	q.add(of("a", 1), now)
 	expect(t, q, now, "a 1")
-	q.done("a", failed, now)
+	q.endRun("a", failed, now)
 	expect(t, q, now, "wait 1s")
 	q.add(of("a", 1), now) // an event does not wait for the retry
 	expect(t, q, now, "a 1")
@@ -117,7 +117,7 @@ func TestAChangeOfAStatusWaitsAtMostTheInterval(t *testing.T) {
 	q := newQueue(plain)
 	q.add(of("a", 1), noon)
 	expect(t, q, noon, "a 1")
-	q.done("a", repaired, noon)
+	q.endRun("a", repaired, noon)
 	now := noon
 	for n := range 100 { // without a pause of settledAfter
 		now = now.Add(changeInterval)
@@ -125,7 +125,7 @@ func TestAChangeOfAStatusWaitsAtMostTheInterval(t *testing.T) {
 		if got := take(t, q, now); got != "a 1" {
 			t.Fatalf("change %d: next is %q", n, got)
 		}
-		q.done("a", succeeded, now)
+		q.endRun("a", succeeded, now)
 	}
 	now = now.Add(50 * time.Millisecond) // after the last run began
 	q.change(of("a", 1), now)
@@ -145,7 +145,7 @@ func TestRepairsOfAContestedObjectAreSpaced(t *testing.T) {
 	}
 	for range promptRepairs + 1 {
 		repair("a 1")
-		q.done("a", repaired, now)
+		q.endRun("a", repaired, now)
 		now = now.Add(changeInterval)
 	}
 	now = now.Add(-changeInterval)
@@ -153,21 +153,21 @@ func TestRepairsOfAContestedObjectAreSpaced(t *testing.T) {
 		repair("wait " + (pause * time.Millisecond).String())
 		now = now.Add(pause * time.Millisecond)
 		expect(t, q, now, "a 1")
-		q.done("a", repaired, now)
+		q.endRun("a", repaired, now)
 	}
 	q.change(of("a", 1), now)
 	q.add(of("a", 1), now) // an event of the bus has no pause
 	expect(t, q, now, "a 1")
 	q.change(of("a", 1), now) // during the run
-	q.done("a", repaired, now)
+	q.endRun("a", repaired, now)
 	expect(t, q, now, "wait 10s")
 	q.add(of("a", 2), now) // a new generation begins anew
 	expect(t, q, now, "a 2")
-	q.done("a", repaired, now)
+	q.endRun("a", repaired, now)
 	now = now.Add(changeInterval)
 	q.change(of("a", 2), now)
 	expect(t, q, now, "a 2")
-	q.done("a", succeeded, now)
+	q.endRun("a", succeeded, now)
 }
 
 func TestTheStateOfAnUnchangedResourceExpires(t *testing.T) {
@@ -177,16 +177,16 @@ func TestTheStateOfAnUnchangedResourceExpires(t *testing.T) {
 		q.change(of("a", 1), now)
 		now = now.Add(longestRepairPause)
 		expect(t, q, now, "a 1")
-		q.done("a", repaired, now)
+		q.endRun("a", repaired, now)
 	}
 	now = now.Add(settledAfter + time.Second)
 	q.change(of("a", 1), now) // the counts begin anew
 	expect(t, q, now, "a 1")
-	q.done("a", succeeded, now)
+	q.endRun("a", succeeded, now)
 	now = now.Add(2 * settledAfter)
 	q.add(of("b", 1), now)
 	expect(t, q, now, "b 1")
-	q.done("b", succeeded, now)
+	q.endRun("b", succeeded, now)
 	if len(q.items) != 0 {
 		t.Errorf("%d resources are kept", len(q.items))
 	}
@@ -202,7 +202,7 @@ func TestAnObservedChangeHasTheTraceOfTheLastRun(t *testing.T) {
 		if !ok || got.trace != want {
 			t.Fatalf("%v, trace %q, want %q", ok, got.trace, want)
 		}
-		q.done(got.ID, succeeded, now)
+		q.endRun(got.ID, succeeded, now)
 	}
 	posted := of("a", 1)
 	posted.trace = "posted"
@@ -227,7 +227,7 @@ func TestAnObservedChangeHasTheTraceOfTheLastRun(t *testing.T) {
 		t.Fatalf("trace %q", got.trace)
 	}
 	q.change(of("a", 3), noon) // of what it applies just now
-	q.done("a", succeeded, noon)
+	q.endRun("a", succeeded, noon)
 	next(noon, "again")
 }
 
@@ -273,7 +273,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 				name := id.Draw(t, "id")
 				if _, is := running[name]; is {
 					delete(running, name)
-					q.done(name, rapid.SampledFrom([]ending{succeeded, repaired, failed, failedAfterWrite, notBegun}).
+					q.endRun(name, rapid.SampledFrom([]ending{succeeded, repaired, failed, failedAfterWrite, notBegun}).
 						Draw(t, "how"), now)
 				}
 			},
@@ -285,7 +285,7 @@ func TestNoEventIsLostAndNoResourceRunsTwiceAtOnce(t *testing.T) {
 		for range 1000 {
 			for name := range running {
 				delete(running, name)
-				q.done(name, succeeded, now)
+				q.endRun(name, succeeded, now)
 			}
 			if !begin() {
 				now = now.Add(longestRepairPause)

@@ -85,8 +85,8 @@ type Precondition struct {
 	Log        *LogAction  `yaml:"log"`
 }
 
-// wanted returns the value to compare with.
-func (c Condition) wanted() any {
+// expectedValue returns the value with which the condition compares.
+func (c Condition) expectedValue() any {
 	if c.Values.Set() {
 		return c.Values.Value
 	}

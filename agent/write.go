@@ -189,10 +189,11 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 
 // sharesCluster reports whether an agent with another hub works in the cluster.
 //
-// All agents of ours apply with the same field manager, as OCM's does. What one
-// of them leaves out of an apply goes, and so would the owner references of the
-// others; each apply has to name them, so it has to see them first. An agent
-// that is not seen yet sees its reference go, as drift, and writes it again.
+// All agents of ours apply with the same field manager, as OCM's does. An apply
+// removes each field that it leaves out, also the owner references of other
+// agents. So an agent reads the object before an apply, and repeats these
+// references. When it does not know of another agent yet, that agent detects the
+// removal of its reference as drift, and writes it again.
 func (k *kube) sharesCluster() bool { return k.otherHubs.Load() > 0 }
 
 // ownersOfOtherHubs are the AppliedManifestWorks of other hubs that own the

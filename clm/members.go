@@ -82,7 +82,7 @@ func (s sharing) renewed(member memberName, keep []int, until, now int64) (next 
 		if _, lives := next.Until[holder]; !lives {
 			holder = ""
 		}
-		shouldHold := next.wanted(slot) == member
+		shouldHold := next.ownerOf(slot) == member
 		if holder == member && !shouldHold && !slices.Contains(keep, slot) {
 			holder = ""
 		}
@@ -118,8 +118,8 @@ func (s sharing) without(member memberName) sharing {
 	return next
 }
 
-// wanted returns the replica that should hold a slot, "" if there is none.
-func (s sharing) wanted(slot int) memberName {
+// ownerOf returns the replica that should hold a slot, "" if there is none.
+func (s sharing) ownerOf(slot int) memberName {
 	owner, _ := rendezvous.Owner(slices.Collect(maps.Keys(s.Until)), func(member memberName) string {
 		return strconv.Itoa(slot) + "\x00" + string(member)
 	})

@@ -127,8 +127,7 @@ func dataForType(d ByClusterType, typ string) map[string]any {
 	return jsonvalue.Overlay(d.Global, own)
 }
 
-// terraform returns the variables of a cluster. What identifies the cluster cannot be
-// set otherwise.
+// terraform returns the variables of a cluster. The configuration cannot override those that identify the cluster.
 func (t target) terraform() map[string]any {
 	own := map[string]any{
 		"environment": t.region.Environment, "region": t.region.Name, "cluster_id": t.id,

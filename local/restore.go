@@ -253,8 +253,8 @@ func (h Home) recoverDatabase(ctx context.Context, st State, dirs region.Dirs, f
 	return db.Recover(ctx, postgres.Recovery{Data: dirs.Data, WAL: dirs.WAL, Until: at, End: uint64(f.End)})
 }
 
-// placeFiles moves the copied files into the home; region.json, which makes it a region's home, comes last. What the
-// home has under their names moves to a directory of its own, HOME/before-restore-TIME.
+// placeFiles moves the copied files into the home; region.json, which makes it a region's home, comes last. Files of
+// the home with the same names move to a directory of their own, HOME/before-restore-TIME.
 func (h Home) placeFiles(files string, st State) error {
 	entries, err := os.ReadDir(files)
 	if err != nil {

@@ -114,11 +114,11 @@ type Options struct {
 	// how large they may be together; default 10,000 and 32 MB.
 	ReplayChanges, ReplayBytes int
 
-	// Envelope wraps the keys that encrypt what KindSpec.Sensitive finds; nil: it is stored in clear. What is stored in
-	// clear, or with another key than the current one, is sealed in the background (see SealingProgress). Give all
-	// processes of a database the same keys: one without them cannot read sealed documents.
+	// Envelope wraps the keys that encrypt the values that KindSpec.Sensitive finds; nil: these are stored in clear.
+	// Values in clear, or under another key than the current one, are sealed in the background (see SealingProgress).
+	// Give all processes of a database the same keys: one without them cannot read sealed documents.
 	Envelope envelope.KMS
-	// SealingProgress gets what the background has done, every SealingInterval (default 10 s). Nil: nobody.
+	// SealingProgress is called with the progress of the background every SealingInterval (default 10 s); nil: not at all.
 	SealingProgress func(SealingProgress)
 	SealingInterval time.Duration
 

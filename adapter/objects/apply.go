@@ -56,7 +56,7 @@ const noVersion = "1"
 
 // apply is one attempt of Apply.
 func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.Applied, error) {
-	want, hash, err := t.wanted(a)
+	want, hash, err := t.desiredObject(a)
 	if err != nil {
 		return adapter.Applied{}, err
 	}
@@ -108,8 +108,8 @@ func (t *Objects) apply(ctx context.Context, a adapter.Application) (adapter.App
 	return done, err
 }
 
-// wanted returns the object with the transport's label and annotation, and a hash of its content.
-func (t *Objects) wanted(a adapter.Application) (*unstructured.Unstructured, string, error) {
+// desiredObject returns the task's object with the transport's label and annotation, and a hash of its content.
+func (t *Objects) desiredObject(a adapter.Application) (*unstructured.Unstructured, string, error) {
 	want := &unstructured.Unstructured{Object: runtime.DeepCopyJSON(a.Object)}
 	if want.GetName() == "" {
 		return nil, "", errors.New("an object needs a name")

@@ -27,7 +27,7 @@ func (w *Works) Apply(ctx context.Context, a adapter.Application) (adapter.Appli
 	if consumer == "" || name == "" {
 		return adapter.Applied{}, errors.New("a work needs a name and a target cluster")
 	}
-	want, err := w.wanted(a, consumer)
+	want, err := w.desiredBundle(a, consumer)
 	if err != nil {
 		return adapter.Applied{}, fmt.Errorf("the work %s: %w", name, err)
 	}

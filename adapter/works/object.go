@@ -107,8 +107,8 @@ func unknownObject(u *maestro.UnknownWork, name string) adapter.Object {
 	}
 }
 
-// wanted returns the bundle for a task's object.
-func (w *Works) wanted(a adapter.Application, consumer work.Consumer) (maestroclient.Bundle, error) {
+// desiredBundle returns the bundle for a task's object.
+func (w *Works) desiredBundle(a adapter.Application, consumer work.Consumer) (maestroclient.Bundle, error) {
 	var b maestroclient.Bundle
 	if err := isWork(textOf(a.Object["apiVersion"]), textOf(a.Object["kind"])); err != nil {
 		return b, err

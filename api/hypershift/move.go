@@ -45,8 +45,8 @@ type MoveStatus struct {
 	Message string    `json:"message"`
 }
 
-// HasLeft reports whether the plane of the HostedCluster has left for another management cluster. What this one still
-// has of the cluster is not in the plane any more.
+// HasLeft reports whether the plane of the HostedCluster has left for another management cluster. Objects of the
+// cluster that this one still has are not in the plane any more.
 func (s HostedClusterStatus) HasLeft() bool {
 	return s.Move != nil && s.Move.Role == MoveLeaves && s.Move.Phase == MoveLeft
 }

@@ -1,6 +1,6 @@
 // Command hosted measures hosted clusters in a running region, as a customer
 // meets them: signed requests to the Platform API, and requests to the
-// clusters' own API through the management cluster's router. What they cost is
+// clusters' own API through the management cluster's router. Their memory and processor time are
 // read from /proc, so the region must be on this machine.
 //
 //	atoll up --detach && eval "$(atoll env)" && go run ./bench/hosted

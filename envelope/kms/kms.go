@@ -1,9 +1,9 @@
 // Package kms wraps data keys with a program of its own: a KMS plugin of Kubernetes (API v2, k8s.io/kms), which serves
 // gRPC on a Unix socket and has, or asks a cloud for, a key that no process of Atoll sees.
 //
-// A Plugin is an envelope.KMS, as envelope.KeyFile is one; envelope/kmstest is the suite that both pass. Whoever may
-// connect to the socket can unwrap data keys, and whoever may replace it sees them, so its directory belongs to the
-// plugin and to Atoll alone.
+// A Plugin is an envelope.KMS, as envelope.KeyFile is one; envelope/kmstest is the suite that both pass. A process
+// that may connect to the socket can unwrap data keys, and one that may replace the socket sees them, so the directory
+// belongs to the plugin and to Atoll alone.
 //
 // Tools and services import it; it imports envelope alone.
 package kms

@@ -60,8 +60,8 @@ func (s state) begin(every time.Duration, now time.Time, random draw) state {
 	return s
 }
 
-// due returns the time until the next drill.
-func (s state) due(every time.Duration, now time.Time) time.Duration {
+// untilNext returns the time until the next drill.
+func (s state) untilNext(every time.Duration, now time.Time) time.Duration {
 	return min(max(every-now.Sub(s.Last), 0), every)
 }
 

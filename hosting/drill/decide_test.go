@@ -171,22 +171,22 @@ func TestWhichFailedDrillNeedsANewChain(t *testing.T) {
 
 func TestWhenADrillBegins(t *testing.T) {
 	first := state{}.begin(time.Hour, noon, numbers(int64(20*time.Minute)))
-	if wait := first.due(time.Hour, noon); wait != 40*time.Minute {
+	if wait := first.untilNext(time.Hour, noon); wait != 40*time.Minute {
 		t.Errorf("the first drill begins after %s", wait)
 	}
 	for _, c := range []struct{ last, want time.Duration }{
 		{-10 * time.Minute, 50 * time.Minute}, {-2 * time.Hour, 0}, {0, time.Hour},
 	} {
 		s := state{Last: noon.Add(c.last)}.begin(time.Hour, noon, numbers(1))
-		if wait := s.due(time.Hour, noon); wait != c.want {
+		if wait := s.untilNext(time.Hour, noon); wait != c.want {
 			t.Errorf("a drill that ended at %s: the next after %s, want %s", c.last, wait, c.want)
 		}
 	}
 	back := state{Last: noon.Add(48 * time.Hour)}.begin(time.Hour, noon, numbers(int64(time.Minute)))
-	if wait := back.due(time.Hour, noon); wait != 59*time.Minute {
+	if wait := back.untilNext(time.Hour, noon); wait != 59*time.Minute {
 		t.Errorf("after the clock was set back: %s", wait)
 	}
-	if wait := (state{Last: noon.Add(48 * time.Hour)}).due(time.Hour, noon); wait != time.Hour {
+	if wait := (state{Last: noon.Add(48 * time.Hour)}).untilNext(time.Hour, noon); wait != time.Hour {
 		t.Errorf("when the clock is set back during a run: %s", wait)
 	}
 }

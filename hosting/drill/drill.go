@@ -191,7 +191,7 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 	d.mu.Lock()
 	d.state = d.state.begin(d.o.Every, time.Now(), random)
 	d.write()
-	wait := d.state.due(d.o.Every, time.Now())
+	wait := d.state.untilNext(d.o.Every, time.Now())
 	d.mu.Unlock()
 	again := min(d.o.Every, lookAgain)
 	for pause(ctx, wait) == nil {
@@ -229,7 +229,7 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 		}
 		d.state = d.state.after(p, result, time.Now())
 		d.write()
-		wait = d.state.due(d.o.Every, time.Now())
+		wait = d.state.untilNext(d.o.Every, time.Now())
 		d.mu.Unlock()
 		if result.failed != nil && needsNewChain(candidates, p) {
 			d.o.Log.Warn("a restore drill failed; a new chain replaces the newest one", "plane", p.Plane.String())

@@ -34,7 +34,7 @@ func homeName(cluster controlplane.ID, uid types.UID) string {
 // unfinished ends the name of a home that a process is making or deleting.
 const unfinished = ".tmp"
 
-// isUnfinished reports whether a process was making or deleting the home with a name. Nothing in it is needed.
+// isUnfinished reports whether a process was making or deleting the home with a name. Such a home can be deleted.
 func isUnfinished(name string) bool {
 	id, ok := strings.CutSuffix(name, unfinished)
 	return ok && len(id) == idLength && strings.Trim(id, "0123456789abcdef") == ""

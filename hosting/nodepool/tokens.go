@@ -24,7 +24,7 @@ const (
 )
 
 // sweepTokens removes the Secrets of bootstrap tokens that have expired and that hosting or `atoll nodepool join-token`
-// has made. Nobody else does: the controller of Kubernetes for that is off by default. Tokens of the customer stay.
+// has made. The controller of Kubernetes for that is off by default. Tokens that the customer made stay.
 func (s *watchedPlane) sweepTokens(ctx context.Context, now time.Time) error {
 	s.mu.Lock()
 	recent := now.Sub(s.tokensSwept) < tokenSweepInterval

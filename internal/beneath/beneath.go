@@ -1,8 +1,8 @@
 // Package beneath opens files in a directory in which a less trusted process writes.
 //
-// Each name is resolved below the directory without following a symbolic link in any part of it. What is opened is a
-// regular file, or a socket where a caller asks for one: a pipe or a device under the name is an error and blocks
-// nobody. Readers give a limit, since the other process chooses the size.
+// Each name is resolved below the directory without following a symbolic link in any part of it. It opens
+// regular files only, and sockets where a caller asks for one: a pipe or a device under the name is an error and does
+// not block the caller. Readers give a limit, since the other process chooses the size.
 //
 // Hosting, packages plane and backup, and the command line use it for the directories of customers' planes. It imports
 // nothing of Atoll.

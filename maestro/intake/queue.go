@@ -79,7 +79,7 @@ func (in *Intake) putWait(ctx context.Context, item statusItem) error {
 }
 
 // key returns the work of a status that a later status may replace in the queue, and
-// "" for other statuses. Nothing replaces a report that a work is deleted.
+// "" for other statuses. No later status replaces a report that a work is deleted.
 func (i *statusItem) key() string {
 	if i.m.Type != work.StatusUpdate || bytes.Contains(i.m.Data, []byte(`"Deleted"`)) {
 		return ""

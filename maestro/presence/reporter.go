@@ -153,7 +153,7 @@ func (r *reporter) sendDue(ctx context.Context, now time.Time) error {
 		scope = allAgents
 	}
 	r.mu.Lock()
-	reports := r.schedule.due(now, scope)
+	reports := r.schedule.dueReports(now, scope)
 	r.mu.Unlock()
 	ctx, cancel := context.WithTimeout(ctx, passTimeout)
 	defer cancel()

@@ -110,9 +110,9 @@ const (
 	allAgents
 )
 
-// due returns the reports to send now. It spreads repeated reports: one call returns at most as many
+// dueReports returns the reports to send now. It spreads repeated reports: one call returns at most as many
 // as are needed to report all agents within half an interval.
-func (a *schedule) due(now time.Time, scope reportScope) (reports []dueReport) {
+func (a *schedule) dueReports(now time.Time, scope reportScope) (reports []dueReport) {
 	var again []dueReport
 	for name, g := range a.agents {
 		silent := now.Sub(g.lastSeen)

@@ -18,7 +18,7 @@ func TestReportsThatAreDue(t *testing.T) {
 	wantDue := func(s float64, want string) {
 		t.Helper()
 		var got string
-		for _, w := range a.due(at(s), allAgents) {
+		for _, w := range a.dueReports(at(s), allAgents) {
 			got += fmt.Sprintf("%s %s at %.0f;", w.consumer, [...]string{"", "present", "absent"}[w.state],
 				w.lastSeen.Sub(at(0)).Seconds())
 			a.markReported(w, at(s))
@@ -78,14 +78,14 @@ func TestReportsThatAreDue(t *testing.T) {
 	// then at growing intervals; once a report was accepted, as often as others.
 	a.observe("early", at(300))
 	for _, s := range []float64{300, 300.5, 301.5, 303.5} {
-		for _, w := range a.due(at(s), allAgents) {
+		for _, w := range a.dueReports(at(s), allAgents) {
 			if w.consumer == "early" {
 				a.markRefused(w, at(s))
 				continue
 			}
 			t.Errorf("at %.1f: %v", s, w)
 		}
-		if left := a.due(at(s+0.4), allAgents); len(left) > 0 {
+		if left := a.dueReports(at(s+0.4), allAgents); len(left) > 0 {
 			t.Errorf("it is reported again 0.4 s after %.1f: %v", s, left)
 		}
 	}
@@ -114,7 +114,7 @@ func TestTheLastReportIsTrue(t *testing.T) {
 				lastContact = now
 				a.observe("x", now)
 			}
-			for _, w := range a.due(now, allAgents) {
+			for _, w := range a.dueReports(now, allAgents) {
 				if w.state == present && reportedState == present && !silent && now.Sub(reported) < 10*time.Second {
 					t.Fatalf("it is reported after %s", now.Sub(reported))
 				}
@@ -129,7 +129,7 @@ func TestTheLastReportIsTrue(t *testing.T) {
 				}
 				continue
 			}
-			if len(a.due(now, allAgents)) == 0 &&
+			if len(a.dueReports(now, allAgents)) == 0 &&
 				(reportedState == absent) != (now.Sub(lastContact) >= 60*time.Second) {
 				t.Fatalf("last contact %s ago, and the reported state is %d", now.Sub(lastContact), reportedState)
 			}
@@ -144,7 +144,7 @@ func TestOneServerReportsAllAgents(t *testing.T) {
 	at := func(s int) time.Time { return begun.Add(time.Duration(s) * time.Second) }
 	a := newSchedule(60*time.Second, 60*time.Second, begun)
 	countReports := func(s int, d reportScope) (n int) {
-		for _, w := range a.due(at(s), d) {
+		for _, w := range a.dueReports(at(s), d) {
 			a.markReported(w, at(s))
 			n++
 		}

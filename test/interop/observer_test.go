@@ -117,7 +117,7 @@ func decodeWork(t *testing.T, m *paho.Publish) *workv1.ManifestWork {
 func (s *server) checkDeletingBundle(t *testing.T, id string) {
 	t.Helper()
 	var got map[string]any
-	s.rest(t, "GET", "/v1/resource-bundles/"+id, "", http.StatusOK, &got)
+	s.callREST(t, "GET", "/v1/resource-bundles/"+id, "", http.StatusOK, &got)
 	if got["deleted_at"] == nil || got["consumer_name"] != "golden" || got["kind"] != "ResourceBundle" {
 		t.Errorf("the bundle that is being deleted is %v", got)
 	}

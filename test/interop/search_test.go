@@ -254,7 +254,7 @@ func runAtoll(args ...string) ([]byte, error) {
 func idsOf(t *testing.T, s *server, text string) []string {
 	t.Helper()
 	var list struct{ Items []struct{ ID string } }
-	s.rest(t, "GET", "/v1/resource-bundles?size=-1&orderBy=id&fields=id&search="+url.QueryEscape(text), "",
+	s.callREST(t, "GET", "/v1/resource-bundles?size=-1&orderBy=id&fields=id&search="+url.QueryEscape(text), "",
 		http.StatusOK, &list)
 	var ids []string
 	for _, b := range list.Items {

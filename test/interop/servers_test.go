@@ -154,9 +154,9 @@ log_type notice
 	})
 }
 
-// rest sends a REST call: method and path below /api/maestro, the expected status, and the
-// destination of the answer's body.
-func (s *server) rest(t *testing.T, method, path string, body string, status int, into any) {
+// callREST sends a request with a method and a path below /api/maestro. It ends the test when the answer has another
+// status, and decodes the answer's body into a value.
+func (s *server) callREST(t *testing.T, method, path string, body string, status int, into any) {
 	t.Helper()
 	got, data := s.call(t, method, path, body)
 	if got != status {
@@ -190,7 +190,7 @@ func (s *server) call(t *testing.T, method, path, body string) (int, []byte) {
 // consumer registers a management cluster.
 func (s *server) consumer(t *testing.T, name string) {
 	t.Helper()
-	s.rest(t, "POST", "/v1/consumers", fmt.Sprintf(`{"name":%q}`, name), http.StatusCreated, nil)
+	s.callREST(t, "POST", "/v1/consumers", fmt.Sprintf(`{"name":%q}`, name), http.StatusCreated, nil)
 }
 
 // cluster is a Kubernetes API server of its own: kube-apiserver and its controllers, with the

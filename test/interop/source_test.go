@@ -168,7 +168,7 @@ func TestARestartedSourceReceivesAllStatuses(t *testing.T) {
 		Items []bundle `json:"items"`
 	}
 	search := "source='source-again' and (consumer_name='again-a' or consumer_name='again-b')"
-	s.rest(t, "GET", "/v1/resource-bundles?page=1&size=400&search="+url.QueryEscape(search), "", http.StatusOK, &list)
+	s.callREST(t, "GET", "/v1/resource-bundles?page=1&size=400&search="+url.QueryEscape(search), "", http.StatusOK, &list)
 	if list.Total != 2 || len(list.Items) != 2 {
 		t.Fatalf("the list has %d works: %+v", list.Total, list.Items)
 	}

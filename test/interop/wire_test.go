@@ -80,7 +80,7 @@ func TestEventsOfOurServerEqualTheOriginals(t *testing.T) {
 	w := sharedWorld(t)
 	s, ctx := w.mosquitto, t.Context()
 	var consumer struct{ ID, Name string }
-	s.rest(t, "POST", "/v1/consumers", `{"name":"golden"}`, http.StatusCreated, &consumer)
+	s.callREST(t, "POST", "/v1/consumers", `{"name":"golden"}`, http.StatusCreated, &consumer)
 	if consumer.ID == consumer.Name || consumer.ID == "" {
 		t.Fatalf("consumer %+v: its id is not its name", consumer)
 	}
@@ -269,7 +269,7 @@ func (s *server) search(t *testing.T, search string) []bundle {
 			Size  int      `json:"size"`
 			Items []bundle `json:"items"`
 		}
-		s.rest(t, "GET", fmt.Sprintf("/v1/resource-bundles?page=%d&size=%d&search=%s", page, size,
+		s.callREST(t, "GET", fmt.Sprintf("/v1/resource-bundles?page=%d&size=%d&search=%s", page, size,
 			url.QueryEscape(search)), "", http.StatusOK, &list)
 		if list.Kind != "ResourceBundleList" || list.Size != len(list.Items) {
 			t.Errorf("list of kind %s says %d, has %d", list.Kind, list.Size, len(list.Items))

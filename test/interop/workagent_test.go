@@ -126,7 +126,7 @@ type bundle struct {
 func (s *server) bundle(t *testing.T, id types.UID) bundle {
 	t.Helper()
 	var b bundle
-	s.rest(t, "GET", "/v1/resource-bundles/"+string(id), "", http.StatusOK, &b)
+	s.callREST(t, "GET", "/v1/resource-bundles/"+string(id), "", http.StatusOK, &b)
 	return b
 }
 
