@@ -39,6 +39,10 @@ var sizeLimits = map[Size]SizeLimits{
 	Large:  {Nodes: 1000, Memory: 4 << 30, Processes: 4096, CPUWeight: 400, Requests: 600, Units: 6},
 }
 
+// SmallPlane returns the amounts of a management cluster's capacity that a small control plane reserves. A larger one
+// reserves them as often as its size has Units.
+func SmallPlane() map[string]int64 { return map[string]int64{"planes": 1, "memory_mib": 350} }
+
 // Limits returns the limits of a size; those of Large for the empty or an unknown one.
 func (s Size) Limits() SizeLimits {
 	if l, ok := sizeLimits[s]; ok {

@@ -102,7 +102,7 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 		return nil, errors.New("fleet: Options need Store and Feed")
 	}
 	if o.Plane == nil {
-		o.Plane = Amounts{"planes": 1, "memory_mib": 350}
+		o.Plane = cluster.SmallPlane()
 	}
 	o.Plane = maps.Clone(o.Plane)
 	for _, d := range []struct {

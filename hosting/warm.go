@@ -1,6 +1,8 @@
 package hosting
 
 import (
+	"math"
+
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
@@ -16,4 +18,38 @@ func WarmSpec(releases Releases, domain string) controlplane.Spec {
 	newest, _ := offered.Newest()
 	return controlplane.Spec{Release: controlplane.Version(newest.Version),
 		ServerNames: []string{"*." + domain}, ServiceCIDR: cluster.DefaultServiceNetwork, Size: cluster.Small}
+}
+
+// WarmRoom returns how many more small planes fit into the capacity of the management cluster beside its clusters. A
+// cluster whose plane has never started is not counted: it gets a warm plane, or starts in the room of one.
+func (h *Hosting) WarmRoom(capacity map[string]int64) int {
+	var used int64
+	for _, id := range h.ids() {
+		o, err := h.o.Planes.Observe(id)
+		if err == nil && !o.Running && o.LastStart.Release == "" {
+			continue
+		}
+		used += reservedUnits(o.Size.Size)
+	}
+	return roomFor(capacity, used)
+}
+
+// reservedUnits returns the units of capacity that a plane reserves. A plane that no size was ordered for reserves one.
+func reservedUnits(size cluster.Size) int64 {
+	if size == "" {
+		return cluster.Small.Limits().Units
+	}
+	return size.Limits().Units
+}
+
+// roomFor returns how many small planes fit into a capacity of which so many units are used. Resources that the
+// capacity does not name, and those that a plane does not take, limit nothing.
+func roomFor(capacity map[string]int64, used int64) int {
+	room := int64(math.MaxInt32)
+	for name, one := range cluster.SmallPlane() {
+		if all, isLimited := capacity[name]; isLimited {
+			room = min(room, all/one-used)
+		}
+	}
+	return int(max(room, 0))
 }

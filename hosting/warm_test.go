@@ -1,8 +1,10 @@
 package hosting
 
 import (
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -24,8 +26,11 @@ func (w *world) warm(planes int, run func()) (pids []int) {
 	w.Helper()
 	w.stop()
 	delete(w.planes.Binaries, "1.36.4") // the region's clusters have the newest release
-	w.planes.Warm = process.Warm{Planes: planes, Spec: WarmSpec(Releases{"1.36.3"}, apihosting.ServerDomain)}
+	w.planes.Warm.Planes, w.planes.Warm.Spec = planes, WarmSpec(Releases{"1.36.3"}, apihosting.ServerDomain)
 	run()
+	if w.planes.Warm.Room != nil {
+		planes = min(planes, w.planes.Warm.Room())
+	}
 	w.awaitWarm(planes)
 	dirs, _ := filepath.Glob(filepath.Join(w.planes.Dir, "planes", controlplane.WarmNamespace, "*"))
 	for _, dir := range dirs {
@@ -168,6 +173,55 @@ func TestAClusterThatIsCreatedAsleepGetsAWarmPlane(t *testing.T) {
 	w.endWarm()
 	w.delete(key)
 	w.gone(key)
+}
+
+// Warm planes and clusters together do not exceed the capacity of the management cluster: the pool shrinks first, and a
+// cluster that gets a warm plane is not counted twice.
+func TestWarmPlanesLeaveRoomForClusters(t *testing.T) {
+	w := newWorld(t, "warmroom")
+	w.planes.Warm.Room = func() int { return w.h.WarmRoom(map[string]int64{"planes": 2, "memory_mib": 4000}) }
+	pids := w.warm(3, func() { w.registry(); w.start() })
+	one := w.createSmall("one", nil)
+	w.available(one)
+	w.awaitWarm(1)
+	two := w.createSmall("two", nil)
+	w.available(two)
+	w.awaitWarm(0)
+	for _, key := range []controlplane.ID{one, two} {
+		if !slices.Contains(pids, w.pid(key)) {
+			t.Errorf("%s has the process %d, the warm ones were %v", key, w.pid(key), pids)
+		}
+	}
+	w.delete(one)
+	w.gone(one)
+	w.awaitWarm(1)
+	w.delete(two)
+	w.gone(two)
+	w.awaitWarm(2)
+	w.stop()
+	w.planes.Warm = process.Warm{}
+	w.registry()
+	w.start()
+	w.endWarm()
+}
+
+func TestRoomForWarmPlanes(t *testing.T) {
+	for name, c := range map[string]struct {
+		capacity map[string]int64
+		used     int64
+		want     int
+	}{
+		"no capacity is no limit":   {want: math.MaxInt32},
+		"an unknown resource":       {capacity: map[string]int64{"gpus": 0}, want: math.MaxInt32},
+		"planes":                    {capacity: map[string]int64{"planes": 4}, used: 1, want: 3},
+		"memory in units of planes": {capacity: map[string]int64{"planes": 40, "memory_mib": 1400}, used: 3, want: 1},
+		"a part of a plane":         {capacity: map[string]int64{"memory_mib": 1399}, used: 3, want: 0},
+		"more than there is":        {capacity: map[string]int64{"planes": 4}, used: 6, want: 0},
+	} {
+		if room := roomFor(c.capacity, c.used); room != c.want {
+			t.Errorf("%s: room for %d, want %d", name, room, c.want)
+		}
+	}
 }
 
 // endWarm waits until a hosting without warm planes has deleted those of an earlier one.

@@ -49,6 +49,9 @@ func (t topology) hosting(mc cluster.ManagementCluster) Spec {
 	}
 	if t.st.WarmPlanes > 0 {
 		args = append(args, "--warm-planes", strconv.Itoa(t.st.WarmPlanes), "--warm-domain", t.baseDomain())
+		if memory, err := machineMemory(); err == nil {
+			args = append(args, "--capacity", mapText(t.st.limitsOf(mc, memory, t.bin).Capacity))
+		}
 	}
 	args = append(args, t.nodeArgs(mc)...)
 	return t.completeService(Spec{

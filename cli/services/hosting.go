@@ -47,6 +47,7 @@ type hostingService struct {
 	drillEvery time.Duration
 	warmPlanes int
 	warmDomain string
+	capacity   map[string]int64
 	nodes      []string // programs of real nodes
 	machines   localnodes.Options
 	networks   []string // that issuers may have besides public ones
@@ -86,6 +87,9 @@ Planes run the releases that --release names, and no others.`, f)
 			"250 MiB (default: none, a new cluster waits about a second)")
 	cmd.Flags().StringVar(&f.warmDomain, "warm-domain", apihosting.ServerDomain,
 		"with --warm-planes, the domain of the names of new clusters' APIs: a cluster with another name gets no warm plane")
+	cmd.Flags().StringToInt64Var(&f.capacity, "capacity", nil,
+		"with --warm-planes, the capacity that this management cluster is registered with, as planes=40,memory_mib=16000: "+
+			"there are no more warm planes than have room in it beside the clusters (default: memory is the only limit)")
 	cmd.Flags().StringArrayVar(&f.nodes, "node-programs", nil,
 		"programs of real nodes of a release, VERSION=ATOLL-NODE; repeatable (default: all nodes are simulated)")
 	cmd.Flags().StringVar(&f.machines.Dir, "node-dir", "",
@@ -232,6 +236,9 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 		return h.WakeServer(ctx, serverName)
 	})
 	o.Routes = control
+	if len(f.capacity) > 0 {
+		planes.Warm.Room = func() int { return h.WarmRoom(f.capacity) }
+	}
 	runtime, err := process.New(planes)
 	if err != nil {
 		return err

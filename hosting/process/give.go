@@ -49,11 +49,16 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 		return x, nil
 	}
 	r.pool.noteBusy(time.Now())
+	if r.o.Warm.Planes == 0 {
+		return x, nil
+	}
 	if !r.o.Warm.fits(spec) {
+		r.metrics.firstStarts.WithLabelValues(startUnfit).Inc()
 		return x, nil
 	}
 	warm, ok := r.takeWarm()
 	if !ok {
+		r.metrics.firstStarts.WithLabelValues(startMissed).Inc()
 		return x, nil
 	}
 	r.endRunner(warm)
@@ -63,7 +68,10 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	r.forgetRunner(x.id)
 	if err := r.home.giveState(warm.id, x.id); err != nil {
 		r.o.Log.Warn("a cluster gets no warm plane; its plane is started", "plane", x.id.String(), "error", err)
+		r.metrics.firstStarts.WithLabelValues(startMissed).Inc()
 		r.keepWarm(warm.id)
+	} else {
+		r.metrics.firstStarts.WithLabelValues(startGiven).Inc()
 	}
 	next, err := r.replaceRunner(x.id)
 	if err == nil && next.slot != x.slot {

@@ -111,7 +111,7 @@ func (r *Runtime) tendPool(ctx context.Context, now time.Time) {
 	if len(r.starts) > 0 {
 		r.pool.noteBusy(now)
 	}
-	s := warmSituation{Wanted: r.o.Warm.Planes, Memory: -1}
+	s := warmSituation{Wanted: r.o.Warm.wanted(), Memory: -1}
 	if r.o.Warm.Planes > 0 {
 		var err error
 		if s.Memory, err = r.o.Warm.Memory(); err != nil {
@@ -180,16 +180,20 @@ func (r *Runtime) isWarmReady(id controlplane.ID) bool {
 	return x != nil && x.observation().State == controlplane.Ready
 }
 
-// countWarm counts the planes that a cluster can get.
-func (r *Runtime) countWarm() (n float64) {
+// countWarm counts the planes that a cluster can get, and those that start.
+func (r *Runtime) countWarm() (ready, starting int) {
 	r.pool.mu.Lock()
 	defer r.pool.mu.Unlock()
 	for id, p := range r.pool.planes {
-		if !p.MustEnd && r.isWarmReady(id) {
-			n++
+		switch {
+		case p.MustEnd:
+		case r.isWarmReady(id):
+			ready++
+		default:
+			starting++
 		}
 	}
-	return n
+	return ready, starting
 }
 
 // startWarm adds a plane to the pool and starts it. Its slot is on the disk before anything else of it.

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/plane/planetest"
 )
 
-// Warm planes end while the machine has little memory, and come again when it has more. They outlive their runtime, the
-// next one has the same, and one that wants others replaces them.
+// Warm planes end while the machine has little memory or their management cluster little room, and come again. They
+// outlive their runtime, the next one has the same, and one that wants others replaces them.
 func TestThePoolFollowsTheMachineAndItsSettings(t *testing.T) {
 	quick.LeavesOut(t, "needs control planes")
 	binary, err := planetest.Binary()
@@ -27,6 +27,9 @@ func TestThePoolFollowsTheMachineAndItsSettings(t *testing.T) {
 	var memory atomic.Int64
 	memory.Store(8 << 30)
 	o.Warm.Memory = func() (int64, error) { return memory.Load(), nil }
+	var room atomic.Int64
+	room.Store(2)
+	o.Warm.Room = func() int { return int(room.Load()) }
 	s := &site{t: t, o: o, changes: make(chan struct{}, 1)}
 	s.open()
 	awaitWarm(t, o, 2)
@@ -38,6 +41,12 @@ func TestThePoolFollowsTheMachineAndItsSettings(t *testing.T) {
 		}
 	}
 	memory.Store(8 << 30)
+	awaitWarm(t, o, 2)
+	room.Store(1)
+	awaitWarm(t, o, 1)
+	room.Store(0)
+	awaitWarm(t, o, 0)
+	room.Store(5)
 	awaitWarm(t, o, 2)
 	pids := func() (all []int) {
 		for _, dir := range warmDirs(o.Dir, "planes") {

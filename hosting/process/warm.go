@@ -18,6 +18,17 @@ type Warm struct {
 	// Memory returns the bytes that this machine can give to other processes. While it has little, warm planes end.
 	// Default: it always has enough.
 	Memory func() (int64, error)
+	// Room returns how many warm planes the management cluster has room for by its capacity. With less room than Planes
+	// there are fewer, so that no plane waits for a cluster that cannot be placed. Default: no limit.
+	Room func() int
+}
+
+// wanted returns how many planes wait, by the number that is ordered and the room for them.
+func (w Warm) wanted() int {
+	if w.Room == nil || w.Planes == 0 {
+		return w.Planes
+	}
+	return min(w.Planes, max(w.Room(), 0))
 }
 
 // fits reports whether the pool's planes can serve a cluster's first start.

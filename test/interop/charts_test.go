@@ -150,6 +150,9 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{managementChart, "global: {cluster: c, domain: d}\nhosting: {releases: {latest: /bin/x}}", "latest"},
 		{managementChart, "global: {cluster: c, domain: d}\nhosting: {backups: {cidrs: []}}", "hosting.backups.cidrs"},
 		{managementChart, "global: {cluster: c, domain: d}\nhosting: {backups: {secret: A B}}", "hosting.backups.secret"},
+		{managementChart, "global: {cluster: c, domain: d}\nhosting: {warmPlanes: {count: -1}}", "hosting.warmPlanes.count"},
+		{managementChart, "global: {cluster: c, domain: d}\nhosting: {warmPlanes: {count: 1, capacity: {planes: x}}}",
+			"hosting.warmPlanes.capacity"},
 		{managementChart, "global: {cluster: c, domain: d}\nagent: {tokn: x}", "tokn"},
 		{managementChart, "global: {domain: d}", "name"},
 		{agentChart, "{name: n, mqtt: m, pki: p, ca_hash: 'md5:x'}", "ca_hash"},
@@ -387,6 +390,7 @@ hosting:
   tolerations: [{operator: Exists}]
   persistence: {size: 100Gi, storageClass: fast}
   backups: {secret: atoll-backups, cidrs: [10.8.0.0/16], port: 9000}
+  warmPlanes: {count: 3, capacity: {planes: 40, memory_mib: 16000}}
   router: {service: {type: LoadBalancer, annotations: {a: b}}, extraArgs: [--max-per-cluster=4096]}
 networkPolicy: {extraEgress: [{to: [{ipBlock: {cidr: 10.9.0.0/16}}]}]}
 `
