@@ -10,6 +10,7 @@ import (
 	"io"
 	"net/http"
 	"path"
+	"slices"
 	"strings"
 	"time"
 
@@ -139,18 +140,41 @@ func (s *S3) root() string {
 }
 
 // List implements Store.
-func (s *S3) List(ctx context.Context, prefix string) (names []string, err error) {
-	pages := s3.NewListObjectsV2Paginator(s.client, &s3.ListObjectsV2Input{
-		Bucket: &s.o.Bucket, Prefix: aws.String(s.root() + prefix),
-	}, func(o *s3.ListObjectsV2PaginatorOptions) { o.StopOnDuplicateToken = true })
+func (s *S3) List(ctx context.Context, prefix string) ([]string, error) {
+	return s.listPages(ctx, prefix, s3.ListObjectsV2Input{}, func(page *s3.ListObjectsV2Output) []string {
+		return s.names(page.Contents)
+	})
+}
+
+// ListDirectories implements Store. The store groups the names, so that one answer has up to 1,000 directories,
+// whatever is in them.
+func (s *S3) ListDirectories(ctx context.Context, prefix string) ([]string, error) {
+	in := s3.ListObjectsV2Input{Delimiter: aws.String("/")}
+	names, err := s.listPages(ctx, prefix, in, func(page *s3.ListObjectsV2Output) []string {
+		names := make([]string, len(page.CommonPrefixes))
+		for i, p := range page.CommonPrefixes {
+			names[i] = strings.TrimSuffix(strings.TrimPrefix(aws.ToString(p.Prefix), s.root()+prefix), "/")
+		}
+		return names
+	})
+	slices.Sort(names)
+	return names, err
+}
+
+// listPages reads all pages of a list and returns the names that read finds in them.
+func (s *S3) listPages(ctx context.Context, prefix string, in s3.ListObjectsV2Input,
+	read func(*s3.ListObjectsV2Output) []string) (names []string, err error) {
+	in.Bucket, in.Prefix = &s.o.Bucket, aws.String(s.root()+prefix)
+	pages := s3.NewListObjectsV2Paginator(s.client, &in,
+		func(o *s3.ListObjectsV2PaginatorOptions) { o.StopOnDuplicateToken = true })
 	for pages.HasMorePages() {
 		page, err := pages.NextPage(ctx)
 		if err != nil {
 			return nil, s.requestError("listing", prefix, err)
 		}
-		names = append(names, s.names(page.Contents)...)
+		names = append(names, read(page)...)
 		if len(names) > listLimit {
-			return nil, fmt.Errorf("listing %s in bucket %s: more than %d objects", prefix, s.o.Bucket, listLimit)
+			return nil, fmt.Errorf("listing %s in bucket %s: more than %d names", prefix, s.o.Bucket, listLimit)
 		}
 	}
 	return names, nil

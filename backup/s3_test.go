@@ -84,6 +84,12 @@ func TestAnS3StoreKeepsObjects(t *testing.T) {
 	if got, err := store.List(ctx, "ns/nam/"); err != nil || len(got) > 0 {
 		t.Errorf("another prefix: %v, %v", got, err)
 	}
+	if _, err := store.client.PutObject(ctx, putInput(store, "ns/other/0001")); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := store.ListDirectories(ctx, "ns/"); err != nil || !slices.Equal(got, []string{"name", "other"}) {
+		t.Errorf("directories: %q, %v", got, err)
+	}
 	if got, err := store.Get(ctx, "ns/name/0500"); err != nil || len(got) != 500 {
 		t.Errorf("%d bytes, %v", len(got), err)
 	}

@@ -43,18 +43,8 @@ type Fetched struct {
 }
 
 // Regions returns the names of the regions that the store has copies of.
-func Regions(ctx context.Context, store backup.Store) (regions []string, err error) {
-	names, err := store.List(ctx, allRegions)
-	if err != nil {
-		return nil, err
-	}
-	for _, name := range names {
-		region, _, _ := strings.Cut(strings.TrimPrefix(name, allRegions), "/")
-		if len(regions) == 0 || regions[len(regions)-1] != region {
-			regions = append(regions, region)
-		}
-	}
-	return regions, nil
+func Regions(ctx context.Context, store backup.Store) ([]string, error) {
+	return store.ListDirectories(ctx, allRegions)
 }
 
 // Windows returns the periods to which a region can be restored, the oldest archive first. It skips damaged base

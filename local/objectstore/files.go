@@ -148,7 +148,7 @@ func removeTemporaryFiles(dir string) error {
 // object is an entry of a list.
 type object struct {
 	key  string
-	file fs.FileInfo
+	file fs.FileInfo // nil: the entry is of a group, see listGroups
 }
 
 // list returns at most limit objects whose keys begin with prefix and are greater than after, in the order of the keys'
@@ -159,9 +159,18 @@ func (s *Server) list(prefix, after string, limit int) ([]object, error) {
 	return l.found, err
 }
 
+// listGroups is as list, but returns one entry without a file for all objects whose keys have the same text up to the
+// first slash after prefix. Its key ends with that slash.
+func (s *Server) listGroups(prefix, after string, limit int) ([]object, error) {
+	l := lister{prefix: prefix, after: after, limit: limit, groups: true}
+	err := l.visit(s.objects, "")
+	return l.found, err
+}
+
 type lister struct {
 	prefix, after string
 	limit         int
+	groups        bool // see listGroups
 	found         []object
 }
 
@@ -211,6 +220,9 @@ func (l *lister) add(key, dir string, e fs.DirEntry) error {
 		if !hasPrefix || key < l.after && !strings.HasPrefix(l.after, key) {
 			return nil
 		}
+		if l.groups && len(key) > len(l.prefix) {
+			return l.addGroup(key, filepath.Join(dir, e.Name()))
+		}
 		return l.visit(filepath.Join(dir, e.Name()), key)
 	}
 	if !strings.HasPrefix(key, l.prefix) || key <= l.after {
@@ -224,4 +236,17 @@ func (l *lister) add(key, dir string, e fs.DirEntry) error {
 		l.found = append(l.found, object{key, file})
 	}
 	return err
+}
+
+// addGroup appends the entry of a directory, unless the page before has it, or it has no object.
+func (l *lister) addGroup(key, dir string) error {
+	if key <= l.after {
+		return nil
+	}
+	first := lister{prefix: key, limit: 1}
+	if err := first.visit(dir, key); err != nil || len(first.found) == 0 {
+		return err
+	}
+	l.found = append(l.found, object{key: key})
+	return nil
 }

@@ -160,13 +160,17 @@ type page struct {
 	XMLName               xml.Name `xml:"http://s3.amazonaws.com/doc/2006-03-01/ ListBucketResult"`
 	Name                  string
 	Prefix                string
+	Delimiter             string `xml:",omitempty"`
 	KeyCount              int
 	MaxKeys               int
 	IsTruncated           bool
 	ContinuationToken     string `xml:",omitempty"`
 	NextContinuationToken string `xml:",omitempty"`
 	Contents              []content
+	CommonPrefixes        []commonPrefix
 }
+
+type commonPrefix struct{ Prefix string }
 
 type content struct {
 	Key          string
@@ -177,10 +181,21 @@ type content struct {
 
 func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	if query.Get("list-type") != "2" ||
-		!hasOnly(query, "list-type", "prefix", "max-keys", "continuation-token", "start-after", "x-id") {
+		!hasOnly(query, "list-type", "prefix", "max-keys", "continuation-token", "start-after", "delimiter", "x-id") {
 		return notImplemented
 	}
-	p := page{Name: bucket, Prefix: query.Get("prefix"), MaxKeys: maxPage,
+	list := s.list
+	switch query.Get("delimiter") {
+	case "":
+	case "/":
+		list = s.listGroups
+		if query.Has("start-after") { // would need a look into the group that it is in
+			return notImplemented
+		}
+	default:
+		return notImplemented
+	}
+	p := page{Name: bucket, Prefix: query.Get("prefix"), Delimiter: query.Get("delimiter"), MaxKeys: maxPage,
 		ContinuationToken: query.Get("continuation-token")}
 	if text := query.Get("max-keys"); text != "" {
 		n, err := strconv.Atoi(text)
@@ -197,7 +212,7 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 		}
 		after = string(last)
 	}
-	objects, err := s.list(p.Prefix, after, p.MaxKeys+1) // one more shows that there are more
+	objects, err := list(p.Prefix, after, p.MaxKeys+1) // one more shows that there are more
 	if err != nil {
 		return s.internalError("listing", p.Prefix, err)
 	}
@@ -210,6 +225,10 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	}
 	p.KeyCount = len(objects)
 	for _, o := range objects {
+		if o.file == nil {
+			p.CommonPrefixes = append(p.CommonPrefixes, commonPrefix{o.key})
+			continue
+		}
 		p.Contents = append(p.Contents, content{Key: o.key, Size: o.file.Size(), StorageClass: "STANDARD",
 			LastModified: o.file.ModTime().UTC().Format(time.RFC3339)})
 	}
