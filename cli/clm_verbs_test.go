@@ -17,8 +17,10 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 
 	api "atoll.dev/api/clm"
+	"atoll.dev/api/fleet"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
+	"atoll.dev/cluster"
 	"atoll.dev/local"
 	"atoll.dev/test/testsite"
 	"atoll.dev/test/testworld"
@@ -30,6 +32,7 @@ entities:
 - {kind: NodePool, plural: nodepools, parent_kind: Cluster, on_parent_delete: cascade, required_adapters: [node-pool]}
 - {kind: Channel, plural: channels}
 - {kind: Version, plural: versions, parent_kind: Channel}
+- {kind: ManagementCluster, plural: managementclusters}
 `
 
 // lifecycleHome runs a CLM as in a region, and creates the part of a home that its operator needs.
@@ -37,7 +40,7 @@ entities:
 func lifecycleHome(t testing.TB, home string) (plain string) {
 	t.Helper()
 	site := testsite.NewIn(t, filepath.Join(home, "pki"))
-	manager := testworld.StartCLM(site, testworld.CLMOptions{Entities: lifecycleEntities})
+	manager := testworld.StartCLM(site, testworld.CLMOptions{Entities: lifecycleEntities, Fleet: true})
 	address, err := net.ResolveTCPAddr("tcp", manager.Secure)
 	if err != nil {
 		t.Fatal(err)
@@ -88,9 +91,10 @@ func (l *live) await(ts *testscript.TestScript, pattern string) {
 	}
 }
 
-// The scripts of testdata/clm run where a CLM runs. Four commands are theirs:
+// The scripts of testdata/clm run where a CLM runs. Five commands are theirs:
 //
 //	id VAR KIND NAME                              sets VAR to the resource's id
+//	place CLUSTER...                              places clusters; they wait until they have room
 //	report KIND ID ADAPTER GENERATION TYPE=STATUS[:REASON[:MESSAGE]]...
 //	start NAME ARG...                             runs "atoll ARG..." until the script ends
 //	seen NAME REGEXP                              waits until it has written this
@@ -117,6 +121,18 @@ func TestCLMScripts(t *testing.T) {
 				r, err := dial(ts).Named(t.Context(), clmclient.Collection(args[1]), args[2])
 				ts.Check(err)
 				ts.Setenv(args[0], r.ID)
+			},
+			"place": func(ts *testscript.TestScript, _ bool, args []string) {
+				c := dial(ts)
+				for _, id := range args {
+					testsite.Eventually(t, "the cluster has a place", func() error {
+						p, err := c.Place(t.Context(), cluster.ID(id))
+						if err == nil && p.State != fleet.Placed {
+							err = errors.New(p.Reason)
+						}
+						return err
+					})
+				}
 			},
 			"report": func(ts *testscript.TestScript, _ bool, args []string) {
 				generation, err := strconv.Atoi(args[3])

@@ -73,6 +73,7 @@ func TestAnswersMatchTheDocument(t *testing.T) {
 	conforms("Placement", b.requestJSON("/clusters/"+id+"/placement", "POST"))
 	conforms("Placement", b.requestJSON("/clusters/"+id+"/placement", "GET"))
 	conforms("UsageList", b.requestJSON("/managementclusters/usage", "GET"))
+	conforms("RebalancePlan", b.requestJSON("/managementclusters/rebalance?limit=3&except=a&except=b", "GET"))
 	usage, err := b.Usage(ctx)
 	if err != nil || len(usage) != 2 {
 		t.Fatalf("%+v, %v", usage, err)

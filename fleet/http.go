@@ -36,6 +36,7 @@ func (f *Fleet) Routes(m *rest.Mux, tenant func(context.Context) map[string]stri
 	m.Handle("GET "+fleetPath+"/orphans", h.listOrphans)
 	m.Handle("DELETE "+fleetPath+"/orphans/{id}", h.endOrphan)
 	m.Handle("GET "+fleetPath+"/placements", h.listPlacements)
+	m.Handle("GET "+fleetPath+"/rebalance", h.planRebalance)
 	m.Handle("GET "+fleetPath+"/usage", h.listUsage)
 	m.Handle("GET "+fleetPath+"/{id}/usage", h.getUsage)
 }

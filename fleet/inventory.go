@@ -47,6 +47,7 @@ type placementEntry struct {
 	cluster    cluster.ID
 	mc         cluster.ManagementClusterID // id; "" while it waits
 	second     cluster.ManagementClusterID // on which a move reserves the amounts, too; "" for none
+	phase      api.MovePhase               // of a move that is not over; "" for none
 	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
 	demand     Demand
 	growth     Amounts // that a wanted size needs besides; nil: none is wanted
@@ -131,7 +132,9 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 			e.orphanedAt = *p.OrphanedTime
 		}
 		if delete(inv.forwarding, d.ID); p.Move != nil && !e.removed {
-			e.second = p.Move.ReservedOn
+			if e.second = p.Move.ReservedOn; !p.Move.isOver() {
+				e.phase = p.Move.Phase
+			}
 			if p.Move.Phase == api.Forwarding {
 				inv.forwarding[d.ID] = p.Move.ChangedTime
 			}

@@ -193,6 +193,15 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
+// LeftCluster defines model for LeftCluster.
+type LeftCluster struct {
+	ClusterID string `json:"cluster_id"`
+
+	// ManagementCluster Its name.
+	ManagementCluster string `json:"management_cluster"`
+	Reason            string `json:"reason"`
+}
+
 // ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
@@ -358,6 +367,43 @@ type PlacementState string
 // PlaneSize The size class of a control plane. It takes 1, 3 or 6 units of its management cluster's capacity.
 type PlaneSize string
 
+// PlannedMove defines model for PlannedMove.
+type PlannedMove struct {
+	ClusterID string `json:"cluster_id"`
+
+	// From The source's name.
+	From string `json:"from"`
+
+	// To The target's name.
+	To string `json:"to"`
+}
+
+// RebalancePlan defines model for RebalancePlan.
+type RebalancePlan struct {
+	// Left Clusters that would move, and the reasons why they do not, at most 100.
+	Left []LeftCluster `json:"left"`
+
+	// ManagementClusters Those that take part, by name.
+	ManagementClusters []RebalanceUse `json:"management_clusters"`
+
+	// Moves In the order in which to start them. Each makes the use more even than those before it leave it.
+	Moves []PlannedMove `json:"moves"`
+
+	// Moving How many moves are under way, those of drains included.
+	Moving int `json:"moving"`
+}
+
+// RebalanceUse defines model for RebalanceUse.
+type RebalanceUse struct {
+	Name string `json:"name"`
+
+	// Used The largest reserved share of its resources, in millionths, once the moves under way have ended.
+	Used int64 `json:"used"`
+
+	// UsedAfter The same after the moves of the plan.
+	UsedAfter int64 `json:"used_after"`
+}
+
 // Usage defines model for Usage.
 type Usage struct {
 	// Capacity Amounts of named resources, such as planes and memory_mib.
@@ -416,6 +462,15 @@ type EndOrphanParams struct {
 type ListPlacementsParams struct {
 	// ManagementCluster its name
 	ManagementCluster string `form:"management_cluster" json:"management_cluster"`
+}
+
+// PlanRebalanceParams defines parameters for PlanRebalance.
+type PlanRebalanceParams struct {
+	// Limit the most moves in the answer
+	Limit *int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Except a cluster that stays where it is; may be repeated
+	Except *[]string `form:"except,omitempty" json:"except,omitempty"`
 }
 
 // PlaceJSONRequestBody defines body for Place for application/json ContentType.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -52,7 +51,7 @@ the clusters that are left. "atoll mc uncordon" ends the drain.`,
 			return updateMC(session, cmd.Context(), args[0], draining(), out)
 		}
 		return drainManagementCluster(session, cmd.Context(), call, out,
-			&drain{from: cluster.ManagementCluster(args[0]), step: fleet.Start, flags: f})
+			&drain{moves: f.moves(fleet.Start), from: cluster.ManagementCluster(args[0])})
 	}
 	return cmd
 }
@@ -60,6 +59,11 @@ the clusters that are left. "atoll mc uncordon" ends the drain.`,
 // draining returns the change after which a management cluster gets no more clusters, and is marked for emptying.
 func draining() platform.ManagementClusterUpdate {
 	return platform.ManagementClusterUpdate{State: platform.ManagementClusterUpdateStateDraining}
+}
+
+// moves returns the moves of a command with these flags, without a connection to the lifecycle manager.
+func (f *drainFlags) moves(step fleet.MoveStep) moves {
+	return moves{step: step, parallel: f.parallel, timeout: f.timeout}
 }
 
 func (f *drainFlags) check() error {
@@ -93,31 +97,10 @@ func drainManagementCluster(session *terminal.Session, ctx context.Context, call
 	})
 }
 
-// mover is the part of the connection to the lifecycle manager that a drain uses.
-type mover interface {
-	PlacedOn(ctx context.Context, managementCluster cluster.ManagementCluster) ([]cluster.ID, error)
-	Move(ctx context.Context, id cluster.ID, o fleet.MoveOrder) (fleet.Placement, error)
-	Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error)
-}
-
 // drain moves all clusters of a management cluster, or recovers them elsewhere.
 type drain struct {
-	from  cluster.ManagementCluster
-	step  fleet.MoveStep // Start or Recover
-	flags *drainFlags
-	fleet mover
-
-	mu       sync.Mutex
-	progress io.Writer
-	moved    []outcome
-	stayed   []outcome
-}
-
-// outcome is the result of a drain for one cluster: To is its new management cluster, or Error the reason why it stays.
-type outcome struct {
-	ClusterID cluster.ID `json:"cluster_id"`
-	To        string     `json:"to,omitempty"`
-	Error     string     `json:"error,omitempty"`
+	moves
+	from cluster.ManagementCluster
 }
 
 // drainResult is the output of a drain.
@@ -140,81 +123,14 @@ func (d *drain) run(ctx context.Context) error {
 			return nil
 		}
 		d.printf("%d clusters are on %s\n", len(ids), d.from)
-		slots := make(chan struct{}, d.flags.parallel)
-		var moves sync.WaitGroup
-		for _, id := range ids {
-			select {
-			case slots <- struct{}{}:
-			case <-ctx.Done():
-			}
-			if ctx.Err() != nil {
-				break
-			}
-			moves.Go(func() {
-				defer func() { <-slots }()
-				d.moveOne(ctx, id)
-			})
+		wanted := make([]wantedMove, len(ids))
+		for i, id := range ids {
+			wanted[i] = wantedMove{id: id, from: d.from}
 		}
-		moves.Wait()
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
+		if err := d.pass(ctx, wanted); err != nil {
+			return err
 		}
 	}
-}
-
-// hasTried reports whether the drain has moved, or tried to move, a cluster.
-func (d *drain) hasTried(id cluster.ID) bool {
-	is := func(r outcome) bool { return r.ClusterID == id }
-	return slices.ContainsFunc(d.moved, is) || slices.ContainsFunc(d.stayed, is)
-}
-
-// moveOne moves a cluster, or waits for the move away that has begun, and records what became of it.
-func (d *drain) moveOne(ctx context.Context, id cluster.ID) {
-	p, err := d.fleet.Placement(ctx, id)
-	if err == nil && !d.isLeaving(p) {
-		p, err = d.fleet.Move(ctx, id, fleet.MoveOrder{Step: d.step})
-	}
-	if err == nil {
-		p, err = awaitMove(ctx, d.fleet, p, d.step, d.flags.timeout, io.Discard)
-	}
-	if ctx.Err() != nil {
-		return // a move goes on, and the next drain waits for it; a recovery goes on without being awaited
-	}
-	r := outcome{ClusterID: id}
-	if err != nil {
-		r.Error = explainError(err).Error()
-		d.printf("%s stays: %s\n", id, terminal.OneLine(r.Error))
-	} else {
-		r.To = p.Move.To
-		d.printf("%s %s: it is on %s\n", id, d.past(), r.To)
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err != nil {
-		d.stayed = append(d.stayed, r)
-	} else {
-		d.moved = append(d.moved, r)
-	}
-}
-
-// isLeaving reports whether a move of the cluster away from the drained management cluster has begun. A recovery has no
-// such state: the placement changes when it begins.
-func (d *drain) isLeaving(p fleet.Placement) bool {
-	return d.step == fleet.Start && p.Move != nil && p.Move.Phase == fleet.Moving && p.Move.From == string(d.from)
-}
-
-// past returns the word for what the drain has done with a cluster.
-func (d *drain) past() string {
-	if d.step == fleet.Recover {
-		return "recovered"
-	}
-	return "moved"
-}
-
-func (d *drain) printf(format string, args ...any) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	fmt.Fprintf(d.progress, format, args...)
 }
 
 func (d *drain) result() drainResult {

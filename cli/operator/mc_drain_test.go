@@ -76,8 +76,8 @@ func TestADrainMovesAllClustersThatCanMove(t *testing.T) {
 			m.placed[id] = fleet.Placement{ClusterID: string(id), ManagementCluster: "drained"}
 		}
 		m.start("c-4") // by a drain that was interrupted
-		d := &drain{from: "drained", step: fleet.Start, flags: &drainFlags{parallel: 2, timeout: time.Minute}, fleet: m,
-			progress: io.Discard}
+		d := &drain{moves: moves{step: fleet.Start, parallel: 2, timeout: time.Minute, fleet: m, progress: io.Discard},
+			from: "drained"}
 		if err := d.run(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -97,8 +97,8 @@ func TestAnInterruptedDrainRecordsNothingOfItsMoves(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := &movesInMemory{placed: map[cluster.ID]fleet.Placement{"c": {ClusterID: "c", ManagementCluster: "drained"}},
 			arrives: map[cluster.ID]time.Time{}}
-		d := &drain{from: "drained", step: fleet.Start, flags: &drainFlags{parallel: 1, timeout: time.Minute}, fleet: m,
-			progress: io.Discard}
+		d := &drain{moves: moves{step: fleet.Start, parallel: 1, timeout: time.Minute, fleet: m, progress: io.Discard},
+			from: "drained"}
 		ctx, cancel := context.WithTimeout(t.Context(), 2500*time.Millisecond)
 		defer cancel()
 		if err := d.run(ctx); !errors.Is(err, context.DeadlineExceeded) || len(d.moved)+len(d.stayed) > 0 {

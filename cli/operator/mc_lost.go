@@ -53,7 +53,7 @@ with the clusters that are left.`,
 				"write; to give it up, stop its machine first", mc.Name, mc.Name)
 		}
 		return drainManagementCluster(session, cmd.Context(), call, out,
-			&drain{from: cluster.ManagementCluster(mc.Name), step: fleet.Recover, flags: f})
+			&drain{moves: f.moves(fleet.Recover), from: cluster.ManagementCluster(mc.Name)})
 	}
 	return cmd
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/url"
+	"strconv"
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/client/remote"
@@ -63,6 +64,17 @@ func (c *Client) PlacedOn(ctx context.Context, managementCluster cluster.Managem
 		ids = append(ids, cluster.ID(id))
 	}
 	return ids, err
+}
+
+// PlanRebalance returns at most limit moves that would even out the use of management clusters, without those of the
+// clusters that stay. It starts none: see Move.
+func (c *Client) PlanRebalance(ctx context.Context, limit int, stay []cluster.ID) (p fleet.RebalancePlan, err error) {
+	query := url.Values{"limit": {strconv.Itoa(limit)}}
+	for _, id := range stay {
+		query.Add("except", string(id))
+	}
+	return p, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: ManagementClusters.path("rebalance"),
+		Query: query}, &p)
 }
 
 // Release ends the reservation of a cluster's placement, if there is one. The error has status 409 while a placed
