@@ -106,11 +106,12 @@ func (l *lone) order() decision {
 	return d
 }
 
-// run starts the plane, and then orders its hibernation.
+// run starts the plane, and orders its hibernation when its kubeconfig is written.
 func (l *lone) run() {
 	l.Helper()
 	l.order()
 	l.await(controlplane.Ready)
+	l.hc.Status.KubeConfig = &hypershift.LocalObject{Name: "hc-a-admin-kubeconfig"}
 	l.hc.Annotations = map[string]string{hypershift.HibernatedAnnotation: "true"}
 }
 
