@@ -53,9 +53,6 @@ type Store interface {
 	Get(ctx context.Context, name string) ([]byte, error)
 	// List returns the names that begin with prefix, in the order of their bytes.
 	List(ctx context.Context, prefix string) ([]string, error)
-	// ListDirectories returns the text between prefix, which ends with a slash, and the next slash of each name, once
-	// for all names with the same text, in the order of their bytes. It leaves out names without another slash.
-	ListDirectories(ctx context.Context, prefix string) ([]string, error)
 	// Delete removes an object. It is no error when there is none.
 	Delete(ctx context.Context, name string) error
 }

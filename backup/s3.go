@@ -146,8 +146,9 @@ func (s *S3) List(ctx context.Context, prefix string) ([]string, error) {
 	})
 }
 
-// ListDirectories implements Store. The store groups the names, so that one answer has up to 1,000 directories,
-// whatever is in them.
+// ListDirectories returns the text between prefix, which ends with a slash, and the next slash of each name, once for
+// all names with the same text, in the order of their bytes. It leaves out names without another slash. The store
+// groups the names, so one answer has up to 1,000 directories, however many objects they have.
 func (s *S3) ListDirectories(ctx context.Context, prefix string) ([]string, error) {
 	in := s3.ListObjectsV2Input{Delimiter: aws.String("/")}
 	names, err := s.listPages(ctx, prefix, in, func(page *s3.ListObjectsV2Output) []string {

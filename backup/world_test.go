@@ -223,17 +223,6 @@ func (m *memoryStore) List(ctx context.Context, prefix string) (names []string, 
 	return names, nil
 }
 
-func (m *memoryStore) ListDirectories(ctx context.Context, prefix string) (names []string, err error) {
-	objects, err := m.List(ctx, prefix)
-	for _, name := range objects {
-		if first, _, isBelow := strings.Cut(strings.TrimPrefix(name, prefix), "/"); isBelow {
-			names = append(names, first)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), err
-}
-
 func (m *memoryStore) Delete(ctx context.Context, name string) error {
 	if err := m.check(ctx, "delete", name); err != nil {
 		return err

@@ -153,7 +153,7 @@ func isServed(ctx context.Context, file string) bool {
 	return err == nil || errors.Is(err, backup.ErrNotFound)
 }
 
-func onlyRegion(ctx context.Context, store backup.Store) (string, error) {
+func onlyRegion(ctx context.Context, store region.DirectoryLister) (string, error) {
 	names, err := region.Regions(ctx, store)
 	switch {
 	case err != nil:

@@ -42,8 +42,15 @@ type Fetched struct {
 	Covered  time.Time // recovery to End has every transaction acknowledged before this time
 }
 
+// DirectoryLister is the part of a store that finds regions. *backup.S3 is one.
+type DirectoryLister interface {
+	// ListDirectories returns the text between prefix, which ends with a slash, and the next slash of each name, once
+	// for all names with the same text, in the order of their bytes. It leaves out names without another slash.
+	ListDirectories(ctx context.Context, prefix string) ([]string, error)
+}
+
 // Regions returns the names of the regions that the store has copies of.
-func Regions(ctx context.Context, store backup.Store) ([]string, error) {
+func Regions(ctx context.Context, store DirectoryLister) ([]string, error) {
 	return store.ListDirectories(ctx, allRegions)
 }
 

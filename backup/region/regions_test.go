@@ -2,22 +2,12 @@ package region
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"testing"
-
-	"atoll.dev/backup"
 )
 
-// directoryStore lists directories and no objects.
-type directoryStore struct {
-	backup.Store
-	prefix string
-}
-
-func (directoryStore) List(context.Context, string) ([]string, error) {
-	return nil, errors.New("a list of all objects of all regions")
-}
+// directoryStore has the directories of two regions below prefix. It cannot list objects.
+type directoryStore struct{ prefix string }
 
 func (s directoryStore) ListDirectories(_ context.Context, prefix string) ([]string, error) {
 	if prefix != s.prefix {

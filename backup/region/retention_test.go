@@ -65,17 +65,6 @@ func (m *memoryStore) List(_ context.Context, prefix string) ([]string, error) {
 	return names, nil
 }
 
-func (m *memoryStore) ListDirectories(ctx context.Context, prefix string) (names []string, err error) {
-	objects, err := m.List(ctx, prefix)
-	for _, name := range objects {
-		if first, _, isBelow := strings.Cut(strings.TrimPrefix(name, prefix), "/"); isBelow {
-			names = append(names, first)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), err
-}
-
 func (m *memoryStore) Delete(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

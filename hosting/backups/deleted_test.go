@@ -55,17 +55,6 @@ func (m *mapStore) List(_ context.Context, prefix string) (names []string, err e
 	return names, m.failure
 }
 
-func (m *mapStore) ListDirectories(ctx context.Context, prefix string) (names []string, err error) {
-	objects, err := m.List(ctx, prefix)
-	for _, name := range objects {
-		if first, _, isBelow := strings.Cut(strings.TrimPrefix(name, prefix), "/"); isBelow {
-			names = append(names, first)
-		}
-	}
-	slices.Sort(names)
-	return slices.Compact(names), err
-}
-
 func (m *mapStore) Delete(_ context.Context, name string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

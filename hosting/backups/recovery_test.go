@@ -39,10 +39,6 @@ func (s *namesOnlyStore) List(_ context.Context, prefix string) ([]string, error
 	return []string{prefix + "20270102T150405.000Z-00000000/chain"}, nil
 }
 
-func (s *namesOnlyStore) ListDirectories(context.Context, string) ([]string, error) {
-	return nil, errors.ErrUnsupported
-}
-
 func (s *namesOnlyStore) Put(context.Context, string, []byte) error { return errors.ErrUnsupported }
 func (s *namesOnlyStore) Delete(context.Context, string) error      { return errors.ErrUnsupported }
 
