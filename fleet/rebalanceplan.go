@@ -18,30 +18,24 @@ import (
 	"atoll.dev/store"
 )
 
-const (
-	// maxPlannedMoves bounds the moves of a plan, and the clusters that its answer lists as left.
-	maxPlannedMoves = 100
-	// maxExcept bounds the clusters that a caller takes out of a plan.
-	maxExcept = 100
-	// maxExamined bounds the clusters that one plan reads from the database.
-	maxExamined = 1000
-)
+// maxExamined bounds the clusters that one plan reads from the database.
+const maxExamined = 1000
 
 // planRebalance answers with a plan from memory and the documents of the clusters that it moves.
 func (h *handlers) planRebalance(w http.ResponseWriter, r *http.Request) error {
 	if err := h.requireRegionCaller(r.Context()); err != nil {
 		return err
 	}
-	limit, q := maxPlannedMoves, r.URL.Query()
+	limit, q := api.MaxPlannedMoves, r.URL.Query()
 	if text := q.Get("limit"); text != "" {
 		var err error
-		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > maxPlannedMoves {
-			return rest.Errorf(http.StatusBadRequest, codeInvalid, "limit is not from 1 to %d", maxPlannedMoves)
+		if limit, err = strconv.Atoi(text); err != nil || limit < 1 || limit > api.MaxPlannedMoves {
+			return rest.Errorf(http.StatusBadRequest, codeInvalid, "limit is not from 1 to %d", api.MaxPlannedMoves)
 		}
 	}
 	except := q["except"]
-	if len(except) > maxExcept {
-		return rest.Errorf(http.StatusBadRequest, codeInvalid, "except has more than %d clusters", maxExcept)
+	if len(except) > api.MaxPlannedMoves {
+		return rest.Errorf(http.StatusBadRequest, codeInvalid, "except has more than %d clusters", api.MaxPlannedMoves)
 	}
 	plan, err := h.f.planRebalance(r.Context(), limit, except)
 	if err != nil {
@@ -80,7 +74,7 @@ func (f *Fleet) planRebalance(ctx context.Context, limit int, except []string) (
 		switch {
 		case stays != "":
 			r.leave(m)
-			if len(plan.Left) < maxPlannedMoves {
+			if len(plan.Left) < api.MaxPlannedMoves {
 				plan.Left = append(plan.Left, api.LeftCluster{ClusterID: string(m.cluster),
 					ManagementCluster: string(m.from.Name), Reason: stays})
 			}
@@ -107,7 +101,7 @@ func (f *Fleet) examine(ctx context.Context, p movable) (d Demand, stays string,
 	if err != nil {
 		return d, "", err
 	}
-	if stays, err = openOrder(owner); err != nil || stays != "" {
+	if stays, err = reasonToStay(owner); err != nil || stays != "" {
 		return d, stays, err
 	}
 	d, err = f.demand(owner)
@@ -154,9 +148,10 @@ type orderedSpec struct {
 	} `json:"hostedCluster"`
 }
 
-// openOrder returns why a cluster's control plane should not move now, in words for an operator; "" when nothing is
-// under way. A move would be possible in most of these states (decision 170), but a rebalancing can wait.
-func openOrder(owner store.Document) (reason string, err error) {
+// reasonToStay returns why a cluster's control plane should not move now, in words for an operator; "" when it may. A
+// control plane moves through the store of its backups. A move during an order of its owner would be possible in most
+// states (decision 170), but a rebalancing can wait.
+func reasonToStay(owner store.Document) (reason string, err error) {
 	fail := func(err error) (string, error) { return "", fmt.Errorf("reading Cluster %s: %w", owner.ID, err) }
 	var wire clm.Resource
 	var spec orderedSpec
@@ -181,6 +176,8 @@ func openOrder(owner store.Document) (reason string, err error) {
 		return "its last change is not applied yet", nil
 	case cluster.Condition(report, cluster.ConditionAvailable).Status != cluster.StatusTrue:
 		return "its control plane is not available", nil
+	case data.BackupReport().From == "":
+		return "it has no backup, and a move needs one: atoll hosting --backups, atoll up --backups", nil
 	case spec.Restore != nil && (restore.ID != spec.Restore.ID || !restore.IsFinal()):
 		return "a restore is under way", nil
 	case upgrade.To != "" && slices.Contains([]string{cluster.UpgradeRuns, cluster.UpgradeSoaks,

@@ -55,7 +55,7 @@ func TestARebalancingMovesClustersUntilTheRegionIsEven(t *testing.T) {
 	for i := range 6 {
 		id := b.cluster(fmt.Sprint("c-", i), `{}`)
 		b.place(id)
-		b.reportPlane(id, "True", `{"power":"Awake"}`)
+		b.reportPlane(id, "True", `{"power":"Awake","backups":{"from":"2026-11-29T10:00:00Z"}}`)
 		ids = append(ids, id)
 	}
 	slices.Sort(ids) // of equal clusters the first by id moves
@@ -71,7 +71,8 @@ func TestARebalancingMovesClustersUntilTheRegionIsEven(t *testing.T) {
 
 	b.move(ids[0], api.MoveOrder{Step: api.Start, To: "two", ID: "m"})
 	checkEqual(t, "while it moves", b.plan(names, 100), "c1 one>two; c2 one>two; one 50>30; two 10>30; 1 moving")
-	b.reportPlane(ids[1], "True", `{"power":"Awake","upgrade":{"from":"1","to":"2","phase":"Soaking"}}`)
+	b.reportPlane(ids[1], "True", `{"backups":{"from":"2026-11-29T10:00:00Z"},
+		"upgrade":{"from":"1","to":"2","phase":"Soaking"}}`)
 	checkEqual(t, "one that soaks", b.plan(names, 100),
 		"c2 one>two; c3 one>two; c1 on one: an upgrade is Soaking; one 50>30; two 10>30; 1 moving")
 	b.move(ids[0], api.MoveOrder{Step: api.Arrived, ID: "m"})
@@ -136,24 +137,29 @@ func TestAClusterWithAnOpenOrderStays(t *testing.T) {
 		{`{}`, "True", `{"rotations":{"issuer":{"id":"r","phase":"Preparing"}}}`, "a rotation of issuer is Preparing"},
 		{`{}`, "True", `{"rotations":{"issuer":{"id":"r","phase":"Prepared"}}}`, ""},
 	} {
+		data := strings.Replace(c.data, "{", `{"backups":{"from":"2026-11-29T10:00:00Z"},`, 1)
+		data = strings.Replace(data, ",}", "}", 1)
 		d := store.Document{ID: "c", Wire: fmt.Appendf(nil, `{"generation":3,"spec":%s}`, c.spec),
 			Status: fmt.Appendf(nil, `{"reports":[{"adapter":"hosted-cluster","observed_generation":3,"data":%s,
-				"conditions":[{"type":"Available","status":%q}]}]}`, c.data, c.available)}
-		if got, err := openOrder(d); err != nil || got != c.want {
+				"conditions":[{"type":"Available","status":%q}]}]}`, data, c.available)}
+		if got, err := reasonToStay(d); err != nil || got != c.want {
 			t.Errorf("spec %s, Available %s, report %s: %q, %v; want %q", c.spec, c.available, c.data, got, err, c.want)
 		}
 	}
 	for status, want := range map[string]string{
 		`{}`: "its last change is not applied yet",
 		`{"reports":[{"adapter":"hosted-cluster","observed_generation":2}]}`: "its last change is not applied yet",
+		`{"reports":[{"adapter":"hosted-cluster","observed_generation":3,"data":{"backups":{}},
+			"conditions":[{"type":"Available","status":"True"}]}]}`: "it has no backup, and a move needs one: " +
+			"atoll hosting --backups, atoll up --backups",
 	} {
 		d := store.Document{ID: "c", Wire: []byte(`{"generation":3,"spec":{}}`), Status: []byte(status)}
-		if got, err := openOrder(d); err != nil || got != want {
+		if got, err := reasonToStay(d); err != nil || got != want {
 			t.Errorf("status %s: %q, %v", status, got, err)
 		}
 	}
 	now := time.Now()
-	if got, err := openOrder(store.Document{ID: "c", Wire: []byte(`{}`), Status: []byte(`{}`), DeletedAt: &now}); got !=
+	if got, err := reasonToStay(store.Document{ID: "c", Wire: []byte(`{}`), Status: []byte(`{}`), DeletedAt: &now}); got !=
 		"it is being deleted" || err != nil {
 		t.Errorf("a deleted cluster: %q, %v", got, err)
 	}

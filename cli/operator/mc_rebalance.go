@@ -15,9 +15,6 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// maxPlanned is the largest number of moves in a plan of the lifecycle manager, and of clusters that a plan leaves out.
-const maxPlanned = 100
-
 func mcRebalance(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rebalance",
@@ -28,8 +25,9 @@ cluster. Only management clusters that are Ready and have a capacity take part. 
 open upgrade, restore, move or other order stays; --dry-run shows the reasons.
 
 The command starts at most --limit moves, less those that are under way in the region, and ends.
-With --wait it goes on until the region is even, with at most so many moves at once. It can be
-interrupted and repeated: moves that have begun go on, and the next call counts them.`,
+With --wait it goes on until the region is even, with at most --limit moves at once. It can be
+interrupted and repeated: moves that have begun go on, and the next call counts them. A cluster
+without a backup stays: control planes move through the store of their backups.`,
 		Example: `  atoll mc rebalance --dry-run
   atoll mc rebalance --limit 4 --wait
   atoll mc rebalance -o json`,
@@ -44,14 +42,14 @@ interrupted and repeated: moves that have begun go on, and the next call counts 
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "wait")
 	call, out := addCLMFlags(cmd), terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if limit < 1 || limit > maxPlanned {
-			return fmt.Errorf("--limit must be from 1 to %d", maxPlanned)
+		if limit < 1 || limit > fleet.MaxPlannedMoves {
+			return fmt.Errorf("--limit must be from 1 to %d", fleet.MaxPlannedMoves)
 		}
 		return callCLM(session, cmd.Context(), call, func(ctx context.Context, l *clmConnection) error {
 			r := &rebalance{planner: l, moves: moves{step: fleet.Start, parallel: limit, timeout: timeout, fleet: l,
 				progress: out.Progress(session)}}
 			if isDryRun {
-				plan, err := l.PlanRebalance(ctx, maxPlanned, nil)
+				plan, err := l.PlanRebalance(ctx, fleet.MaxPlannedMoves, nil)
 				if err != nil {
 					return err
 				}
@@ -132,7 +130,7 @@ func (r *rebalance) start(ctx context.Context) error {
 // ended.
 func (r *rebalance) run(ctx context.Context) error {
 	var waiting time.Time // since when moves of others take all places
-	for len(r.stayed) < maxPlanned {
+	for len(r.stayed) < fleet.MaxPlannedMoves {
 		next, err := r.plan(ctx)
 		if err != nil {
 			return err
@@ -185,7 +183,7 @@ func (r *rebalance) print(w io.Writer) {
 		if r.last.Moving > 0 {
 			fmt.Fprintf(w, "no move was started; %d are under way\n", r.last.Moving)
 		} else {
-			fmt.Fprintln(w, "nothing moves: the management clusters are evenly used, or what would move must stay")
+			fmt.Fprintln(w, "nothing moves: the management clusters are evenly used, or the clusters that would move must stay")
 		}
 	}
 	if len(r.started) > 0 {
