@@ -165,7 +165,7 @@ type HostedClusterData struct {
 	Version       string            `json:"version"`     // of Kubernetes, with which the control plane was ready last
 	Power         string            `json:"power"`       // Awake, Asleep or Waking
 	Move          json.RawMessage   `json:"move"`        // as fleet's Placement has it
-	MoveStatus    json.RawMessage   `json:"move_status"` // of the management cluster that the placement names
+	MoveStatus    json.RawMessage   `json:"move_status"` // see MoveReport
 	Degraded      string            `json:"degraded"`
 	Progressing   string            `json:"progressing"`
 	Stages        StageTimes        `json:"stages"`

@@ -108,14 +108,15 @@ func hasEnded(m fleet.Move, step fleet.MoveStep) (bool, error) {
 	return false, nil
 }
 
-// awaitMove reads a placement each second until a step of its move has ended, and prints each new phase. While the
-// lifecycle manager does not answer, awaitMove goes on: the move does, too.
-func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
+// errMoveGoesOn is the cause of the end of a wait for a move that takes longer than the wait may.
+var errMoveGoesOn = errors.New("the move has not ended in time")
+
+// awaitMove reads a placement each second until a step of its move has ended. It prints each new phase, and the reason
+// for which the source waits. While the lifecycle manager does not answer, awaitMove goes on: the move does, too.
+func awaitMove(ctx context.Context, l moveWatcher, p fleet.Placement, step fleet.MoveStep, timeout time.Duration,
 	progress io.Writer) (fleet.Placement, error) {
-	id, phase := p.Move.ID, fleet.MovePhase("")
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout,
-		fmt.Errorf("the move has not ended within %s; it goes on, see: atoll cluster trace %s", timeout,
-			p.ClusterID))
+	id, phase, reason := p.Move.ID, fleet.MovePhase(""), ""
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errMoveGoesOn)
 	defer cancel()
 	for {
 		if p.Move.Phase != phase {
@@ -126,10 +127,10 @@ func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveS
 			return p, err
 		}
 		pause.For(ctx, time.Second)
-		if ctx.Err() != nil {
-			return p, context.Cause(ctx)
-		}
 		next, err := l.Placement(ctx, cluster.ID(p.ClusterID))
+		if ctx.Err() != nil {
+			return p, waitError(ctx, p, timeout, reason)
+		}
 		if e, isAnswer := errors.AsType[*remote.Error](err); isAnswer && e.IsRetryable(remote.Repeatable) {
 			fmt.Fprintf(progress, "the placement cannot be read; it is read again: %s\n", terminal.OneLine(err.Error()))
 			continue
@@ -141,5 +142,35 @@ func awaitMove(ctx context.Context, l mover, p fleet.Placement, step fleet.MoveS
 			return next, fmt.Errorf("the move %s is over, and another one has begun", id)
 		}
 		p = next
+		if why := waitReason(ctx, l, p); why != "" && why != reason {
+			reason = why
+			fmt.Fprintf(progress, "%s waits: %s\n", p.Move.At, terminal.OneLine(reason))
+		}
 	}
+}
+
+// waitReason returns why the management cluster of a placement waits in the placement's move; "" when it does not, or
+// when that cannot be read: the reason is only shown.
+func waitReason(ctx context.Context, l moveWatcher, p fleet.Placement) string {
+	if p.Move.Phase != fleet.Moving && p.Move.Phase != fleet.Recovering {
+		return ""
+	}
+	m, err := l.MoveReport(ctx, cluster.ID(p.ClusterID))
+	if err != nil || m.ID != p.Move.ID {
+		return ""
+	}
+	return m.Message
+}
+
+// waitError returns the error of a wait for a move whose context has ended.
+func waitError(ctx context.Context, p fleet.Placement, timeout time.Duration, reason string) error {
+	err := context.Cause(ctx)
+	if !errors.Is(err, errMoveGoesOn) {
+		return err
+	}
+	if reason != "" {
+		reason = fmt.Sprintf(" because %s waits: %s", p.Move.At, reason)
+	}
+	return fmt.Errorf("the move has not ended within %s%s; it goes on, see: atoll cluster trace %s", timeout, reason,
+		p.ClusterID)
 }

@@ -83,3 +83,22 @@ func TestAWaitForAMoveOutlivesARestartOfTheLifecycleManager(t *testing.T) {
 		})
 	}
 }
+
+// The operator reads why a move does not go on, once while he waits and in the error.
+func TestAWaitForAMoveShowsWhyTheSourceWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := &movesInMemory{placed: map[cluster.ID]fleet.Placement{"c": {ClusterID: "c", ManagementCluster: "source"}},
+			arrives: map[cluster.ID]time.Time{}, waits: "c"}
+		m.start("c")
+		var progress bytes.Buffer
+		_, err := awaitMove(t.Context(), m, m.placed["c"], fleet.Start, time.Minute, &progress)
+		const want = "the move has not ended within 1m0s because source waits: there are no backups; it goes on, " +
+			"see: atoll cluster trace c"
+		if err == nil || err.Error() != want {
+			t.Errorf("the error is %v, want %s", err, want)
+		}
+		if n := strings.Count(progress.String(), "source waits: there are no backups\n"); n != 1 {
+			t.Errorf("the progress has the reason %d times:\n%s", n, &progress)
+		}
+	})
+}

@@ -21,7 +21,8 @@ type movesInMemory struct {
 	placed  map[cluster.ID]fleet.Placement
 	arrives map[cluster.ID]time.Time
 	refuses cluster.ID
-	most    int // moves at once
+	waits   cluster.ID // its move never ends
+	most    int        // moves at once
 }
 
 func (m *movesInMemory) PlacedOn(_ context.Context, mc cluster.ManagementCluster) (ids []cluster.ID, err error) {
@@ -49,7 +50,8 @@ func (m *movesInMemory) Move(_ context.Context, id cluster.ID, o fleet.MoveOrder
 // start starts the move of a cluster. The caller holds mu.
 func (m *movesInMemory) start(id cluster.ID) {
 	p := m.placed[id]
-	p.Move = &fleet.Move{ID: "m-" + string(id), From: p.ManagementCluster, To: "other", Phase: fleet.Moving}
+	p.Move = &fleet.Move{ID: "m-" + string(id), From: p.ManagementCluster, To: "other", At: p.ManagementCluster,
+		Phase: fleet.Moving}
 	m.placed[id], m.arrives[id] = p, time.Now().Add(5*time.Second)
 	m.most = max(m.most, len(m.arrives))
 }
@@ -58,7 +60,7 @@ func (m *movesInMemory) Placement(_ context.Context, id cluster.ID) (fleet.Place
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	p := m.placed[id]
-	if at, isMoving := m.arrives[id]; isMoving && !time.Now().Before(at) {
+	if at, isMoving := m.arrives[id]; isMoving && id != m.waits && !time.Now().Before(at) {
 		move := *p.Move
 		move.Phase = fleet.Forwarding
 		p.Move, p.ManagementCluster = &move, move.To
@@ -66,6 +68,14 @@ func (m *movesInMemory) Placement(_ context.Context, id cluster.ID) (fleet.Place
 		delete(m.arrives, id)
 	}
 	return p, nil
+}
+
+// MoveReport has the reason of waits for a cluster that waits, and otherwise an earlier move.
+func (m *movesInMemory) MoveReport(_ context.Context, id cluster.ID) (cluster.MoveData, error) {
+	if id == m.waits {
+		return cluster.MoveData{ID: "m-" + string(id), Phase: "Waiting", Message: "there are no backups"}, nil
+	}
+	return cluster.MoveData{ID: "earlier", Message: "an earlier move"}, nil
 }
 
 func TestADrainMovesAllClustersThatCanMove(t *testing.T) {

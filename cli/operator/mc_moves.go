@@ -17,7 +17,15 @@ import (
 type mover interface {
 	PlacedOn(ctx context.Context, managementCluster cluster.ManagementCluster) ([]cluster.ID, error)
 	Move(ctx context.Context, id cluster.ID, o fleet.MoveOrder) (fleet.Placement, error)
+	moveWatcher
+}
+
+// moveWatcher is the part of the connection to the lifecycle manager that shows the progress of a move.
+type moveWatcher interface {
 	Placement(ctx context.Context, id cluster.ID) (fleet.Placement, error)
+	// MoveReport returns what the management cluster of the placement last reported of a move, which may be an earlier
+	// one.
+	MoveReport(ctx context.Context, id cluster.ID) (cluster.MoveData, error)
 }
 
 // moves moves clusters, several at once, and records what became of each. Drains, recoveries and rebalancings use it.

@@ -44,6 +44,13 @@ func (c *Client) Placement(ctx context.Context, cluster cluster.ID) (p fleet.Pla
 	return p, c.doInto(ctx, remote.Request{Method: http.MethodGet, Path: clusters.path(string(cluster), "placement")}, &p)
 }
 
+// MoveReport returns the last state of a move that the management cluster of a cluster's placement has reported; a zero
+// ID when there was none.
+func (c *Client) MoveReport(ctx context.Context, id cluster.ID) (cluster.MoveData, error) {
+	r, err := c.GetWithStatuses(ctx, clusters, string(id))
+	return cluster.Reports(r.Statuses).HostedCluster().MoveReport(), err
+}
+
 // Move makes a step of a cluster's move to another management cluster. The client may send an order with an id twice.
 func (c *Client) Move(ctx context.Context, cluster cluster.ID, o fleet.MoveOrder) (p fleet.Placement, err error) {
 	body, err := json.Marshal(o)
