@@ -38,7 +38,7 @@ type rebalanceHost struct {
 	planes            map[string][]movable
 }
 
-// use returns the use of the host with more reserved on it; times is 1, or -1 for less.
+// use returns the use of the host after all moves, with the amounts more reserved besides; times -1 subtracts them.
 func (h *rebalanceHost) use(more Amounts, times int64) int64 {
 	return use(plus(h.settled, more, times), h.Capacity)
 }
@@ -111,16 +111,16 @@ func (r *rebalancing) next() (best plannedMove, found bool) {
 		}
 		for _, equal := range from.planes {
 			p := equal[0]
-			left := from.use(p.demand.Amounts, -1)
+			sourceAfter := from.use(p.demand.Amounts, -1)
 			to := r.target(p, from)
-			if to == nil || left >= before {
+			if to == nil || sourceAfter >= before {
 				continue
 			}
-			arrived := to.use(p.demand.Amounts, 1)
-			if arrived+evenWithin > before {
+			targetAfter := to.use(p.demand.Amounts, 1)
+			if targetAfter+evenWithin > before {
 				continue
 			}
-			worse := max(left, arrived)
+			worse := max(sourceAfter, targetAfter)
 			if !found || worse < least || worse == least && p.cluster < best.cluster {
 				best, least, found = plannedMove{p, from, to}, worse, true
 			}
@@ -152,18 +152,18 @@ func (r *rebalancing) target(p movable, from *rebalanceHost) (to *rebalanceHost)
 	return to
 }
 
-// leave takes the plane of a move out of the plan: it stays where it is.
-func (r *rebalancing) leave(m plannedMove) {
+// drop removes the plane of a move from the planes that later moves of the plan choose from.
+func (r *rebalancing) drop(m plannedMove) {
 	key := keyOf(m.demand)
-	rest := slices.DeleteFunc(m.from.planes[key], func(p movable) bool { return p.cluster == m.cluster })
-	if m.from.planes[key] = rest; len(rest) == 0 {
+	remaining := slices.DeleteFunc(m.from.planes[key], func(p movable) bool { return p.cluster == m.cluster })
+	if m.from.planes[key] = remaining; len(remaining) == 0 {
 		delete(m.from.planes, key)
 	}
 }
 
-// correct replaces the demand of a move's plane, which the customer has changed since it was placed.
-func (r *rebalancing) correct(m plannedMove, d Demand) {
-	r.leave(m)
+// replaceDemand replaces the demand of a move's plane. The customer has changed the demand since the plane was placed.
+func (r *rebalancing) replaceDemand(m plannedMove, d Demand) {
+	r.drop(m)
 	p := m.movable
 	p.demand = d
 	m.from.add(p)
@@ -173,7 +173,7 @@ func (r *rebalancing) correct(m plannedMove, d Demand) {
 // apply adds a move to the plan. The room on the source is not free before the plane has arrived, so no plane of this
 // plan gets it.
 func (r *rebalancing) apply(m plannedMove) {
-	r.leave(m)
+	r.drop(m)
 	m.to.addInPlace(m.demand.Amounts)
 	m.to.settled = plus(m.to.settled, m.demand.Amounts, 1)
 	m.from.settled = plus(m.from.settled, m.demand.Amounts, -1)

@@ -48,7 +48,7 @@ func (h *handlers) planRebalance(w http.ResponseWriter, r *http.Request) error {
 // stay. It reads the document of each cluster that would move, and leaves the cluster where it is when an order of its
 // owner is open. A transaction checks the room of each move when it is started.
 func (f *Fleet) planRebalance(ctx context.Context, limit int, except []string) (plan api.RebalancePlan, err error) {
-	plan = api.RebalancePlan{Moves: []api.PlannedMove{}, Left: []api.LeftCluster{},
+	plan = api.RebalancePlan{Moves: []api.PlannedMove{}, Staying: []api.StayingCluster{},
 		ManagementClusters: []api.RebalanceUse{}}
 	var r *rebalancing
 	f.shared.use(func(inv *inventory) {
@@ -73,13 +73,13 @@ func (f *Fleet) planRebalance(ctx context.Context, limit int, except []string) (
 		}
 		switch {
 		case stays != "":
-			r.leave(m)
-			if len(plan.Left) < api.MaxPlannedMoves {
-				plan.Left = append(plan.Left, api.LeftCluster{ClusterID: string(m.cluster),
+			r.drop(m)
+			if len(plan.Staying) < api.MaxPlannedMoves {
+				plan.Staying = append(plan.Staying, api.StayingCluster{ClusterID: string(m.cluster),
 					ManagementCluster: string(m.from.Name), Reason: stays})
 			}
 		case keyOf(demand) != keyOf(m.demand):
-			r.correct(m, demand)
+			r.replaceDemand(m, demand)
 		default:
 			r.apply(m)
 			plan.Moves = append(plan.Moves, api.PlannedMove{ClusterID: string(m.cluster), From: string(m.from.Name),

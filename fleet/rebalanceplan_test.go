@@ -37,7 +37,7 @@ func (b *testRegion) plan(names map[string]string, limit int, except ...cluster.
 	for _, m := range p.Moves {
 		text += fmt.Sprintf("%s %s>%s; ", names[m.ClusterID], m.From, m.To)
 	}
-	for _, l := range p.Left {
+	for _, l := range p.Staying {
 		text += fmt.Sprintf("%s on %s: %s; ", names[l.ClusterID], l.ManagementCluster, l.Reason)
 	}
 	for _, u := range p.ManagementClusters {

@@ -14,6 +14,6 @@ import _ "embed"
 //go:embed openapi.yaml
 var OpenAPI []byte
 
-// MaxPlannedMoves bounds the moves of one plan of a rebalancing, the clusters that the plan lists as left, and the
+// MaxPlannedMoves bounds the moves of one plan of a rebalancing, the clusters that the plan lists as staying, and the
 // clusters that a caller takes out of it.
 const MaxPlannedMoves = 100

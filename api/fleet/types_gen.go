@@ -193,15 +193,6 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
-// LeftCluster defines model for LeftCluster.
-type LeftCluster struct {
-	ClusterID string `json:"cluster_id"`
-
-	// ManagementCluster Its name.
-	ManagementCluster string `json:"management_cluster"`
-	Reason            string `json:"reason"`
-}
-
 // ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
@@ -380,9 +371,6 @@ type PlannedMove struct {
 
 // RebalancePlan defines model for RebalancePlan.
 type RebalancePlan struct {
-	// Left Clusters that would move, and the reasons why they do not, at most 100.
-	Left []LeftCluster `json:"left"`
-
 	// ManagementClusters Those that take part, by name.
 	ManagementClusters []RebalanceUse `json:"management_clusters"`
 
@@ -391,6 +379,9 @@ type RebalancePlan struct {
 
 	// Moving How many moves are under way, those of drains included.
 	Moving int `json:"moving"`
+
+	// Staying Clusters that would move, and the reasons why they do not, at most 100.
+	Staying []StayingCluster `json:"staying"`
 }
 
 // RebalanceUse defines model for RebalanceUse.
@@ -402,6 +393,15 @@ type RebalanceUse struct {
 
 	// UsedAfter The same after the moves of the plan.
 	UsedAfter int64 `json:"used_after"`
+}
+
+// StayingCluster defines model for StayingCluster.
+type StayingCluster struct {
+	ClusterID string `json:"cluster_id"`
+
+	// ManagementCluster Its name.
+	ManagementCluster string `json:"management_cluster"`
+	Reason            string `json:"reason"`
 }
 
 // Usage defines model for Usage.

@@ -90,7 +90,7 @@ type rebalance struct {
 var errOthersMove = errors.New("the moves that are under way have not ended in time; see: atoll cluster trace")
 
 // plan returns the next moves: at most as many as may begin beside the moves under way. Clusters that have failed to
-// move stay.
+// move are not in it.
 func (r *rebalance) plan(ctx context.Context) (next []fleet.PlannedMove, err error) {
 	stay := make([]cluster.ID, 0, len(r.stayed))
 	for _, s := range r.stayed {
@@ -165,17 +165,17 @@ func (r *rebalance) run(ctx context.Context) error {
 
 // rebalanceResult is the output of a rebalancing.
 type rebalanceResult struct {
-	Started []outcome            `json:"started"` // and not awaited
-	Moved   []outcome            `json:"moved"`
-	Stayed  []outcome            `json:"stayed"` // the region refused their moves, or they did not end
-	Left    []fleet.LeftCluster  `json:"left"`   // an order of their owners is open
-	Moving  int                  `json:"moving"` // when the last plan was made
-	Use     []fleet.RebalanceUse `json:"management_clusters"`
+	Started []outcome              `json:"started"` // and not awaited
+	Moved   []outcome              `json:"moved"`
+	Stayed  []outcome              `json:"stayed"`  // the region refused their moves, or they did not end
+	Staying []fleet.StayingCluster `json:"staying"` // the last plan does not move them; it has the reasons
+	Moving  int                    `json:"moving"`  // when the last plan was made
+	Use     []fleet.RebalanceUse   `json:"management_clusters"`
 }
 
 func (r *rebalance) result() rebalanceResult {
 	return rebalanceResult{append([]outcome{}, r.started...), append([]outcome{}, r.moved...),
-		append([]outcome{}, r.stayed...), r.last.Left, r.last.Moving, r.last.ManagementClusters}
+		append([]outcome{}, r.stayed...), r.last.Staying, r.last.Moving, r.last.ManagementClusters}
 }
 
 func (r *rebalance) print(w io.Writer) {
@@ -195,7 +195,7 @@ func (r *rebalance) print(w io.Writer) {
 	for _, s := range r.stayed {
 		fmt.Fprintf(w, "%s stays: %s\n", s.ClusterID, terminal.OneLine(s.Error))
 	}
-	printLeft(w, r.last.Left)
+	printStaying(w, r.last.Staying)
 }
 
 // printPlan prints the use of the management clusters, the moves and the clusters that stay.
@@ -213,12 +213,12 @@ func printPlan(w io.Writer, p fleet.RebalancePlan) {
 		terminal.Table(w, rows)
 	}
 	fmt.Fprintf(w, "%d clusters would move; %d move now\n", len(p.Moves), p.Moving)
-	printLeft(w, p.Left)
+	printStaying(w, p.Staying)
 }
 
-func printLeft(w io.Writer, left []fleet.LeftCluster) {
-	for _, l := range left {
-		fmt.Fprintf(w, "%s stays on %s: %s\n", l.ClusterID, l.ManagementCluster, l.Reason)
+func printStaying(w io.Writer, staying []fleet.StayingCluster) {
+	for _, s := range staying {
+		fmt.Fprintf(w, "%s stays on %s: %s\n", s.ClusterID, s.ManagementCluster, s.Reason)
 	}
 }
 
