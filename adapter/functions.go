@@ -4,9 +4,11 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	utiljson "k8s.io/apimachinery/pkg/util/json"
 
@@ -36,8 +38,7 @@ func functions(now func() time.Time) []rules.Function {
 				nil
 		}},
 		{Name: "toJson", Params: []rules.Type{rules.Any}, Result: rules.String, Do: func(args []any) (any, error) {
-			text, err := json.Marshal(args[0])
-			return string(text), err
+			return jsonInYAML(args[0])
 		}},
 		// The next five are ours, not HyperFleet's.
 		{Name: "fromJson", Params: []rules.Type{rules.String}, Result: rules.Any, Do: func(args []any) (any, error) {
@@ -176,6 +177,25 @@ func fromJSON(text string) (v any, err error) {
 		return nil, nil
 	}
 	return v, utiljson.Unmarshal([]byte(text), &v)
+}
+
+// jsonInYAML returns v as JSON that a YAML parser reads as the same value, wherever it stands in a line. JSON lets
+// strings hold characters that YAML 1.1 folds as line breaks (U+0085) or refuses (U+007F to U+009F, byte order marks,
+// U+FFFE, U+FFFF); they are written as \uXXXX.
+func jsonInYAML(v any) (string, error) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return "", err
+	}
+	out := make([]byte, 0, len(text))
+	for _, r := range string(text) {
+		if r >= 0x7f && r <= 0x9f || r == 0xfeff || r == 0xfffe || r == 0xffff {
+			out = fmt.Appendf(out, `\u%04x`, r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return string(out), nil
 }
 
 // sha256Hex returns the SHA-256 sum in hexadecimal digits.

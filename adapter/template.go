@@ -1,7 +1,6 @@
 package adapter
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"regexp"
@@ -272,7 +271,7 @@ func templateFuncs(now func() time.Time) template.FuncMap {
 		"printf": printf,
 		// Ours, for manifests that are texts: JSON is YAML, so a value cannot change the manifest's
 		// shape.
-		"toJson": func(v any) (string, error) { text, err := json.Marshal(v); return string(text), err },
+		"toJson": jsonInYAML,
 	}
 }
 

@@ -95,7 +95,7 @@ func (l *live) await(ts *testscript.TestScript, pattern string) {
 //
 //	id VAR KIND NAME                              sets VAR to the resource's id
 //	place CLUSTER...                              places clusters; they wait until they have room
-//	report KIND ID ADAPTER GENERATION TYPE=STATUS[:REASON[:MESSAGE]]...
+//	report KIND ID ADAPTER GENERATION TYPE=STATUS[:REASON[:MESSAGE]]... [data=JSON]
 //	start NAME ARG...                             runs "atoll ARG..." until the script ends
 //	seen NAME REGEXP                              waits until it has written this
 func TestCLMScripts(t *testing.T) {
@@ -141,6 +141,10 @@ func TestCLMScripts(t *testing.T) {
 					ObservedTime: time.Now()}
 				for _, arg := range args[4:] {
 					kind, rest, _ := strings.Cut(arg, "=")
+					if kind == "data" {
+						report.Data = json.RawMessage(rest)
+						continue
+					}
 					part := append(strings.SplitN(rest, ":", 3), "", "")
 					report.Conditions = append(report.Conditions, api.ReportedCondition{Type: kind, Status: part[0],
 						Reason: optional(part[1]), Message: optional(part[2])})
