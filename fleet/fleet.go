@@ -43,6 +43,10 @@ type Options struct {
 	// ForwardFor is how long the source of a move forwards the connections of old kubeconfigs; default 7 days.
 	ForwardFor time.Duration
 
+	// RecoverLostAfter is how long the agent of a management cluster must be lost until fleet recovers its clusters on
+	// others from their backups; 0: never, an operator orders it. At least MinRecoverLostAfter.
+	RecoverLostAfter time.Duration
+
 	// Compare is how often fleet compares all placements with clusters and sums; default 1 h.
 	Compare time.Duration
 
@@ -100,6 +104,9 @@ func (s *shared) replace(b *inventory) {
 func New(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Store == nil || o.Feed == nil {
 		return nil, errors.New("fleet: Options need Store and Feed")
+	}
+	if o.RecoverLostAfter != 0 && o.RecoverLostAfter < MinRecoverLostAfter {
+		return nil, fmt.Errorf("fleet: RecoverLostAfter is %s; the smallest is %s", o.RecoverLostAfter, MinRecoverLostAfter)
 	}
 	if o.Plane == nil {
 		o.Plane = cluster.SmallPlane()

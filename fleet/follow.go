@@ -36,6 +36,7 @@ func (f *Fleet) Run(ctx context.Context) error {
 	others.Go(func() { f.watchOrphans(ctx) })
 	others.Go(func() { f.compareHourly(ctx) })
 	others.Go(func() { f.watchForwarding(ctx) })
+	others.Go(func() { f.watchLosses(ctx) })
 	for ctx.Err() == nil {
 		if err := f.follow(ctx); err != nil && ctx.Err() == nil {
 			f.log.LogAttrs(

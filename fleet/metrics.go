@@ -15,6 +15,7 @@ type metrics struct {
 	decisions *prometheus.CounterVec
 	requested prometheus.Counter
 	corrected prometheus.Counter
+	recovered prometheus.Counter
 	waiting   prometheus.Gauge
 	capacity  *prometheus.GaugeVec
 	reserved  *prometheus.GaugeVec
@@ -30,6 +31,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 			Name: "atoll_fleet_mended_total",
 			Help: "Sums of reservations that differed from the placements. Each is a fault of the program.",
 		}),
+		recovered: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_fleet_recoveries_total",
+			Help: "Recoveries of clusters that the policy for lost management clusters began."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_fleet_waiting",
 			Help: "Clusters that wait for room."}),
 		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_fleet_capacity",
@@ -40,7 +43,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"management_cluster", "resource"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.decisions, m.requested, m.corrected, m.waiting, m.capacity, m.reserved)
+		reg.MustRegister(m.decisions, m.requested, m.corrected, m.recovered, m.waiting, m.capacity, m.reserved)
 	}
 	return m
 }

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
@@ -255,6 +256,11 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 		if fresh.ManagementClusterID != p.ManagementClusterID || fresh.Size != p.Size {
 			return errChoiceStale
 		}
+		if o.Step == api.Recover {
+			if isBack, err := f.isConnected(ctx, tx, p.ManagementClusterID); isBack || err != nil {
+				return cmp.Or(err, errChoiceStale)
+			}
+		}
 		now := time.Now().UTC().Truncate(time.Microsecond)
 		if err := f.reserve(ctx, tx, target.ID, demand, now); err != nil {
 			return err
@@ -267,6 +273,20 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 		return err
 	})
 	return f.applyPlacement(d, err)
+}
+
+// isConnected reports whether the agent of a management cluster is connected; false when there is no such management
+// cluster.
+func (f *Fleet) isConnected(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID) (bool, error) {
+	d, err := tx.Get(ctx, kindMC, string(id))
+	if errors.Is(err, store.ErrNotFound) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	state := f.host(d, time.Now()).State
+	return state != api.Lost && state != api.Unheard, nil
 }
 
 // readPlacement reads the placement of a cluster; the error has status 409 when there is none.

@@ -155,18 +155,16 @@ func reasonToStay(owner store.Document) (reason string, err error) {
 	fail := func(err error) (string, error) { return "", fmt.Errorf("reading Cluster %s: %w", owner.ID, err) }
 	var wire clm.Resource
 	var spec orderedSpec
-	var status struct {
-		Reports cluster.Reports `json:"reports"`
-	}
 	if err := json.Unmarshal(owner.Wire, &wire); err != nil {
 		return fail(err)
 	}
 	_ = json.Unmarshal(wire.Spec, &spec) // a member in an unknown form is no order
-	if err := json.Unmarshal(owner.Status, &status); err != nil {
-		return fail(err)
+	reports, err := reportsOf(owner)
+	if err != nil {
+		return "", err
 	}
-	report, hasReport := status.Reports.By(cluster.AdapterHostedCluster)
-	data := status.Reports.HostedCluster()
+	report, hasReport := reports.By(cluster.AdapterHostedCluster)
+	data := reports.HostedCluster()
 	restore, upgrade := data.RestoreReport(), data.UpgradeReport()
 	isAsleep := data.Power == "Asleep"
 	switch version := versionOf(spec.HostedCluster.Release.Image); {
@@ -194,4 +192,15 @@ func reasonToStay(owner store.Document) (reason string, err error) {
 		}
 	}
 	return "", nil
+}
+
+// reportsOf returns the reports of adapters on a cluster.
+func reportsOf(owner store.Document) (cluster.Reports, error) {
+	var status struct {
+		Reports cluster.Reports `json:"reports"`
+	}
+	if err := json.Unmarshal(owner.Status, &status); err != nil {
+		return nil, fmt.Errorf("reading the reports on Cluster %s: %w", owner.ID, err)
+	}
+	return status.Reports, nil
 }

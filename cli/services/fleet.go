@@ -36,6 +36,7 @@ type fleetFlags struct {
 	maestro    string
 	endOrphans time.Duration
 	forwardFor time.Duration
+	lostAfter  time.Duration
 }
 
 func (f *fleetFlags) add(cmd *cobra.Command) {
@@ -46,6 +47,9 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 		"delete orphans of forced deletions after this time; 0: operators delete them (atoll mc orphans)")
 	cmd.Flags().DurationVar(&f.forwardFor, "forward-moved-for", 7*24*time.Hour,
 		"how long the management cluster that a cluster has left forwards the connections of old kubeconfigs")
+	cmd.Flags().DurationVar(&f.lostAfter, "recover-lost-after", 0,
+		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m, on others "+
+			"from their backups; 0: an operator does (atoll mc lost)")
 }
 
 // openWorks returns the client of Maestro that the fleet uses, and the function that closes it. The
@@ -72,13 +76,14 @@ func startFleet(s *System, p *parts, o *clm.Options, works fleet.Works, flags *f
 		return nil
 	}
 	f, err := fleet.New(p.ctx, fleet.Options{
-		Store:           o.Database.Store,
-		Feed:            o.Database.Feed,
-		Works:           works,
-		EndOrphansAfter: flags.endOrphans,
-		ForwardFor:      flags.forwardFor,
-		Logger:          s.Log,
-		Metrics:         s.Ops.Registry,
+		Store:            o.Database.Store,
+		Feed:             o.Database.Feed,
+		Works:            works,
+		EndOrphansAfter:  flags.endOrphans,
+		ForwardFor:       flags.forwardFor,
+		RecoverLostAfter: flags.lostAfter,
+		Logger:           s.Log,
+		Metrics:          s.Ops.Registry,
 	})
 	if err != nil {
 		return err

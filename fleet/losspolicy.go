@@ -1,0 +1,258 @@
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
+	"atoll.dev/store"
+)
+
+// The policy for lost management clusters (decision 178) recovers the clusters of a management cluster whose agent has
+// been lost for Options.RecoverLostAfter, as "atoll mc lost" does.
+
+const (
+	// MinRecoverLostAfter is the smallest RecoverLostAfter other than 0. Maestro reports an agent as lost after about a
+	// minute, and a machine that restarts is back after a few.
+	MinRecoverLostAfter = 5 * time.Minute
+
+	// checkLossesEvery is how often fleet applies the policy.
+	checkLossesEvery = 5 * time.Second
+	// maxRecoveries is how many recoveries of the policy a process lets run at once.
+	maxRecoveries = 4
+	// slowRecovery is how long a recovery counts as running. A plane that takes longer, such as one whose backup cannot
+	// be read, does not stop those after it.
+	slowRecovery = 10 * time.Minute
+	// retryRecovery is how long the policy leaves a cluster alone that cannot be recovered, such as one without a backup.
+	retryRecovery = 5 * time.Minute
+	// maxLossesExamined bounds the clusters that one pass of the policy reads.
+	maxLossesExamined = 100
+)
+
+// agentView has what the policy reads of one management cluster.
+type agentView struct {
+	id          cluster.ManagementClusterID
+	isReady     bool // it is declared Ready: neither cordoned nor drained, and usable
+	isConnected bool // by a report that is not too old
+	isLost      bool // its last report says that the agent is lost
+}
+
+// lossPolicy decides which management clusters are given up. It has the memory of one process: times are of its own
+// clock, and a process that starts waits for the whole time again. It does no I/O, and is not safe for concurrent use.
+type lossPolicy struct {
+	after     time.Duration
+	lostSince map[cluster.ManagementClusterID]time.Time
+	running   map[cluster.ID]time.Time // recoveries that run, and when this process first saw each
+	retryAt   map[cluster.ID]time.Time // clusters that could not be recovered
+}
+
+func newLossPolicy(after time.Duration) *lossPolicy {
+	return &lossPolicy{after: after, lostSince: map[cluster.ManagementClusterID]time.Time{},
+		running: map[cluster.ID]time.Time{}, retryAt: map[cluster.ID]time.Time{}}
+}
+
+// due returns the management clusters that are given up at now, the one that was lost first comes first. These were
+// declared Ready and reported as lost at each call for the time of the policy.
+//
+// A region that is cut off itself sees its management clusters as lost. So all times begin again, and isSuspect is
+// true, when no agent is connected, or when more than a quarter of the Ready management clusters, and more than one,
+// are not connected.
+func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, isSuspect bool) {
+	connected, ready, silent := 0, 0, 0
+	since := map[cluster.ManagementClusterID]time.Time{}
+	for _, m := range all {
+		if m.isConnected {
+			connected++
+		}
+		if !m.isReady {
+			continue
+		}
+		ready++
+		if m.isConnected {
+			continue
+		}
+		silent++
+		if !m.isLost {
+			continue
+		}
+		first, known := p.lostSince[m.id]
+		if !known {
+			first = now
+		}
+		since[m.id] = first
+	}
+	if silent > 0 && (connected == 0 || silent > max(1, ready/4)) {
+		clear(p.lostSince)
+		return nil, true
+	}
+	p.lostSince = since
+	for id, first := range since {
+		if now.Sub(first) >= p.after {
+			lost = append(lost, id)
+		}
+	}
+	slices.SortFunc(lost, func(a, b cluster.ManagementClusterID) int {
+		return cmp.Or(since[a].Compare(since[b]), cmp.Compare(a, b))
+	})
+	return lost, false
+}
+
+// free returns how many more recoveries may begin beside those that run. It forgets recoveries that have ended, and
+// does not count those that are slow.
+func (p *lossPolicy) free(running []cluster.ID, now time.Time) int {
+	seen := map[cluster.ID]time.Time{}
+	n := maxRecoveries
+	for _, id := range running {
+		first, known := p.running[id]
+		if !known {
+			first = now
+		}
+		if seen[id] = first; now.Sub(first) < slowRecovery {
+			n--
+		}
+	}
+	p.running = seen
+	return max(0, n)
+}
+
+// ready returns the clusters that the policy does not leave alone at now, and forgets the others' times when they are
+// over.
+func (p *lossPolicy) ready(clusters []cluster.ID, now time.Time) (ids []cluster.ID) {
+	maps.DeleteFunc(p.retryAt, func(_ cluster.ID, at time.Time) bool { return !now.Before(at) })
+	return slices.DeleteFunc(clusters, func(id cluster.ID) bool {
+		_, waits := p.retryAt[id]
+		return waits
+	})
+}
+
+// agents returns what the policy reads of the management clusters, in any order.
+func (inv *inventory) agents(now time.Time) (all []agentView) {
+	for id, m := range inv.mcs {
+		if m.removed {
+			continue
+		}
+		all = append(all, agentView{id: id, isReady: m.m.Unusable == "" && cmp.Or(m.declared, api.Ready) == api.Ready,
+			isConnected: inv.isConnected(id, now), isLost: inv.lost[id]})
+	}
+	return all
+}
+
+// recoverable returns the clusters that are placed on one of mcs and do not move, in the order of their ids; and the
+// clusters of the region whose recovery runs.
+func (inv *inventory) recoverable(mcs []cluster.ManagementClusterID) (
+	on map[cluster.ManagementClusterID][]cluster.ID, running []cluster.ID) {
+	on = map[cluster.ManagementClusterID][]cluster.ID{}
+	for _, e := range inv.entries {
+		switch {
+		case e.removed || !e.orphanedAt.IsZero():
+		case e.phase == api.Recovering:
+			running = append(running, e.cluster)
+		case e.phase == "" && slices.Contains(mcs, e.mc):
+			on[e.mc] = append(on[e.mc], e.cluster)
+		}
+	}
+	for _, ids := range on {
+		slices.Sort(ids)
+	}
+	return on, running
+}
+
+// watchLosses applies the policy until ctx ends.
+func (f *Fleet) watchLosses(ctx context.Context) {
+	if f.opts.RecoverLostAfter <= 0 {
+		return
+	}
+	p, wasSuspect := newLossPolicy(f.opts.RecoverLostAfter), false
+	tick := time.NewTicker(checkLossesEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		isSuspect := f.recoverLost(ctx, p, time.Now())
+		if isSuspect && !wasSuspect {
+			f.log.LogAttrs(ctx, slog.LevelWarn, "too many management clusters are not connected; fleet gives none up")
+		}
+		wasSuspect = isSuspect
+	}
+}
+
+// recoverLost is one pass of the policy at now. It begins recoveries of clusters of the management clusters that are
+// given up, those of the one that was lost first before the others', while fewer than maxRecoveries run. Several
+// processes may do so: the order's id is the same in each.
+func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (isSuspect bool) {
+	var agents []agentView
+	f.shared.use(func(inv *inventory) { agents = inv.agents(now) })
+	lost, isSuspect := p.due(agents, now)
+	if len(lost) == 0 {
+		return isSuspect
+	}
+	var on map[cluster.ManagementClusterID][]cluster.ID
+	var running []cluster.ID
+	f.shared.use(func(inv *inventory) { on, running = inv.recoverable(lost) })
+	free, examined := p.free(running, now), 0
+	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
+	for _, mc := range lost {
+		for _, id := range p.ready(on[mc], now) {
+			if free == 0 || examined == maxLossesExamined || ctx.Err() != nil {
+				return false
+			}
+			examined++
+			err := f.recoverCluster(ctx, id, mc)
+			switch {
+			case store.IsTransient(err) || ctx.Err() != nil:
+				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another
+				return false
+			case err != nil:
+				p.retryAt[id] = now.Add(retryRecovery)
+				f.log.LogAttrs(ctx, slog.LevelWarn,
+					"fleet cannot recover a cluster of a lost management cluster; it tries again",
+					slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)), slog.Any("error", err))
+				continue
+			}
+			free--
+			f.metrics.recovered.Inc()
+			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet recovers a cluster of a lost management cluster",
+				slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)))
+		}
+	}
+	return false
+}
+
+// recoveryNamespace is the namespace of the version 5 UUIDs of the policy's orders.
+var recoveryNamespace = uuid.MustParse("b4e7a3f8-0d2c-5b7e-9c56-2d7f2b0a4e19")
+
+// recoverCluster starts the recovery of a cluster that has a backup. The error says why it cannot.
+func (f *Fleet) recoverCluster(ctx context.Context, id cluster.ID, mc cluster.ManagementClusterID) error {
+	owner, err := f.store.Get(ctx, kindCluster, string(id))
+	if err != nil {
+		return fmt.Errorf("reading Cluster %s: %w", id, err)
+	}
+	reports, err := reportsOf(owner)
+	if err != nil {
+		return err
+	}
+	if reports.HostedCluster().BackupReport().From == "" {
+		return fmt.Errorf("Cluster %s has no backup", id)
+	}
+	d, p, err := f.readPlacement(ctx, id)
+	if err != nil {
+		return err
+	}
+	if p.ManagementClusterID != mc {
+		return nil // another process was first
+	}
+	order := uuid.NewSHA1(recoveryNamespace, fmt.Appendf(nil, "%s/%d", id, d.Version)).String()
+	_, err = f.startMove(ctx, id, api.MoveOrder{ID: order, Step: api.Recover})
+	return err
+}

@@ -1,0 +1,213 @@
+package fleet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	api "atoll.dev/api/fleet"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pgtest"
+)
+
+// viewsOf returns the management clusters of a text such as "a+ b- c? (d-)": connected, reported as lost, and without a
+// report that is young enough. In parentheses it is cordoned.
+func viewsOf(text string) (all []agentView) {
+	for _, word := range strings.Fields(text) {
+		inner := strings.Trim(word, "()")
+		all = append(all, agentView{id: cluster.ManagementClusterID(inner[:1]), isReady: inner == word,
+			isConnected: inner[1] == '+', isLost: inner[1] == '-'})
+	}
+	return all
+}
+
+func TestI9WhichManagementClustersAreGivenUp(t *testing.T) {
+	for _, c := range []struct{ name, steps, want string }{ // each step is one minute after the one before
+		{"after five minutes", "a+ b- | a+ b- | a+ b- | a+ b- | a+ b- | a+ b-", "b"},
+		{"not before", "a+ b- | a+ b- | a+ b- | a+ b- | a+ b-", ""},
+		{"it was connected for a moment", "a+ b- | a+ b- | a+ b+ | a+ b- | a+ b- | a+ b-", ""},
+		{"the only one", "a- | a- | a- | a- | a- | a-", "suspect"},
+		{"all", "a- b- | a- b- | a- b- | a- b- | a- b- | a- b-", "suspect"},
+		{"one is left, which is no quarter", "a+ b- c- | a+ b- c- | a+ b- c- | a+ b- c- | a+ b- c- | a+ b- c-", "suspect"},
+		{"all were lost for a minute", "a+ b- | a+ b- | a- b- | a+ b- | a+ b- | a+ b-", ""},
+		{"a cordoned one", "a+ (b-) | a+ (b-) | a+ (b-) | a+ (b-) | a+ (b-) | a+ (b-)", ""},
+		{"it was cordoned for a minute", "a+ b- | a+ b- | a+ (b-) | a+ b- | a+ b- | a+ b-", ""},
+		{"cordoned ones show that the region is connected", "(a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b-", "b"},
+		{"without a young report", "a+ b? | a+ b? | a+ b? | a+ b? | a+ b? | a+ b?", ""},
+		{"Maestro is away", "a+ b- c+ | a? b? c? | a? b? c? | a? b? c? | a? b? c? | a? b? c?", "suspect"},
+		{"the first comes first", "a+ b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | " +
+			"a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+", "b a"},
+	} {
+		p, now := newLossPolicy(5*time.Minute), time.Now()
+		var lost []cluster.ManagementClusterID
+		isSuspect := false
+		for i, step := range strings.Split(c.steps, " | ") {
+			lost, isSuspect = p.due(viewsOf(step), now.Add(time.Duration(i)*time.Minute))
+		}
+		got := strings.Trim(fmt.Sprint(lost), "[]")
+		if isSuspect {
+			got += "suspect"
+		}
+		checkEqual(t, c.name, got, c.want)
+	}
+}
+
+// Whatever happened: a management cluster that is given up was Ready and reported as lost in each view of the whole
+// time, and in each of these views another was connected and few were not.
+func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
+	const after = 5 * time.Minute
+	type view struct {
+		at  time.Time
+		all []agentView
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		p, now := newLossPolicy(after), time.Now()
+		n := rapid.IntRange(1, 9).Draw(t, "n")
+		var views []view
+		for range rapid.IntRange(1, 30).Draw(t, "steps") {
+			now = now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
+			v := view{at: now}
+			for i := range n {
+				m := agentView{id: cluster.ManagementClusterID(fmt.Sprint(i)), isReady: true, isConnected: true}
+				if len(views) > 0 && rapid.IntRange(0, 9).Draw(t, "stays") > 0 {
+					m = views[len(views)-1].all[i]
+				} else if rapid.IntRange(0, 3).Draw(t, "lost") == 0 {
+					m.isConnected, m.isLost = false, rapid.IntRange(0, 5).Draw(t, "report") > 0
+					m.isReady = rapid.IntRange(0, 5).Draw(t, "ready") > 0
+				}
+				v.all = append(v.all, m)
+			}
+			views = append(views, v)
+			lost, _ := p.due(v.all, now)
+			for _, id := range lost {
+				covered := false
+				for _, v := range slices.Backward(views) {
+					ready, silent, connected := 0, 0, 0
+					for _, m := range v.all {
+						if m.isConnected {
+							connected++
+						}
+						if m.isReady {
+							ready++
+							if !m.isConnected {
+								silent++
+							}
+						}
+						if m.id == id && (!m.isReady || !m.isLost) {
+							t.Fatalf("%s is given up at %s and was not lost at %s", id, now, v.at)
+						}
+					}
+					if connected == 0 || silent > 1 && silent > ready/4 {
+						t.Fatalf("%s is given up at %s, and at %s %d of %d were silent", id, now, v.at, silent, ready)
+					}
+					if covered = now.Sub(v.at) >= after; covered {
+						break
+					}
+				}
+				if !covered {
+					t.Fatalf("%s is given up at %s, too early", id, now)
+				}
+			}
+		}
+	})
+}
+
+func TestASlowRecoveryDoesNotStopOthers(t *testing.T) {
+	p, now := newLossPolicy(time.Hour), time.Now()
+	four := []cluster.ID{"a", "b", "c", "d"}
+	checkEqual(t, "free beside three", p.free(four[:3], now), 1)
+	checkEqual(t, "free beside four", p.free(four, now.Add(time.Minute)), 0)
+	checkEqual(t, "free beside three slow ones", p.free(four, now.Add(slowRecovery)), 3)
+	checkEqual(t, "free in the end", p.free(nil, now.Add(slowRecovery)), 4)
+	checkEqual(t, "remembered recoveries", len(p.running), 0)
+}
+
+// Two processes apply the policy. The plane of each cluster with a backup is recovered once; a cluster without one
+// stays, and is tried again later.
+func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	b, other := startOn(t, dsn, Options{}), startOn(t, dsn, Options{})
+	one := cluster.ManagementClusterID(b.mc("one", `{"capacity":{"planes":10}}`, nil))
+	var ids []string
+	for i := range 7 {
+		ids = append(ids, b.cluster(fmt.Sprint("c-", i), `{}`))
+		b.place(ids[i])
+	}
+	slices.Sort(ids)
+	for _, id := range ids[1:] {
+		b.reportPlane(id, "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
+	}
+	two := cluster.ManagementClusterID(b.mc("two", `{"capacity":{"planes":20}}`, nil))
+	b.reportLost(string(one))
+	see := func(what string, holds func(inv *inventory) bool) {
+		t.Helper()
+		for _, r := range []*testRegion{b, other} {
+			r.eventually("both processes see "+what, func() (is bool) {
+				r.fleet.shared.use(func(inv *inventory) { is = holds(inv) })
+				return is
+			})
+		}
+	}
+	see("the loss and all placements", func(inv *inventory) bool {
+		on, _ := inv.recoverable([]cluster.ManagementClusterID{one})
+		return inv.lost[one] && inv.isConnected(two, time.Now()) && len(on[one]) == 7
+	})
+	now := time.Now()
+	const after = 100 * time.Second // the connected one's report is young enough in all passes
+	mine, others := newLossPolicy(after), newLossPolicy(after)
+	pass := func(at time.Time) {
+		t.Helper()
+		done := make(chan bool)
+		go func() { done <- other.fleet.recoverLost(t.Context(), others, at) }()
+		isSuspect := b.fleet.recoverLost(t.Context(), mine, at)
+		if <-done || isSuspect {
+			t.Fatal("the policy suspects the region")
+		}
+	}
+	count := func(phase api.MovePhase) (n int) {
+		for _, id := range ids {
+			if m := b.place(id).Move; m != nil && m.Phase == phase {
+				n++
+			}
+		}
+		return n
+	}
+	pass(now)
+	pass(now.Add(after - time.Second))
+	checkEqual(t, "recoveries before the time", count(api.Recovering), 0)
+	pass(now.Add(after))
+	checkEqual(t, "recoveries at once", count(api.Recovering), maxRecoveries)
+	if b.place(ids[0]).Move != nil {
+		t.Fatal("a cluster without a backup is recovered")
+	}
+	running := func(n int) func(inv *inventory) bool {
+		return func(inv *inventory) bool {
+			_, running := inv.recoverable(nil)
+			return len(running) == n
+		}
+	}
+	see("the recoveries", running(maxRecoveries))
+	pass(now.Add(after + 10*time.Second))
+	checkEqual(t, "recoveries while four run", count(api.Recovering), maxRecoveries)
+	for _, id := range ids {
+		if m := b.place(id).Move; m != nil {
+			b.move(id, api.MoveOrder{Step: api.Arrived, ID: m.ID})
+		}
+	}
+	see("that they have ended", running(0))
+	pass(now.Add(after + 20*time.Second))
+	checkEqual(t, "recoveries after four have ended", count(api.Recovering), 2)
+	checkEqual(t, "planes on their new management cluster", count(api.Ending), maxRecoveries)
+
+	b.reportConnected(string(one))
+	see("its end", func(inv *inventory) bool { return !inv.lost[one] })
+	b.reportPlane(ids[0], "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
+	pass(now.Add(after + 30*time.Second))
+	if b.place(ids[0]).Move != nil {
+		t.Fatal("a cluster of a connected management cluster is recovered")
+	}
+}
