@@ -1,8 +1,9 @@
 // Package objectstore is a small S3 server with one bucket and one key pair, for the backups of a region on one
 // machine. Its objects are files, so they are lost with the machine: production names a store in another account.
 //
-// It serves PUT, GET and DELETE of an object, and ListObjectsV2, path-style. Each request must have a signature
-// (Signature Version 4, in the header, with the hash of the body). A PUT is acknowledged when the object is on disk.
+// It serves PUT, GET, HEAD and DELETE of an object, and ListObjectsV2, path-style: enough for `aws s3 ls` and `cp`.
+// Each request must have a signature (Signature Version 4, in the header, with the hash of the body). A PUT is
+// acknowledged when the object is on disk.
 //
 // Command `atoll object-store` runs it. It imports no service, and no service imports it.
 package objectstore

@@ -56,7 +56,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 		return notImplemented
 	}
 	switch r.Method {
-	case http.MethodGet:
+	case http.MethodGet, http.MethodHead:
 		return s.serveGet(w, r, key)
 	case http.MethodPut:
 		return s.servePut(w, r, key, bodyHash)
@@ -71,7 +71,7 @@ func (s *Server) serve(w http.ResponseWriter, r *http.Request) *failure {
 }
 
 var notImplemented = fail(http.StatusNotImplemented, "NotImplemented",
-	"this store has PUT, GET and DELETE of objects, and ListObjectsV2")
+	"this store has PUT, GET, HEAD and DELETE of objects, and ListObjectsV2")
 
 // hasOnly reports whether a query has no other parameters than these.
 func hasOnly(query url.Values, names ...string) bool {
@@ -161,6 +161,7 @@ type page struct {
 	Name                  string
 	Prefix                string
 	Delimiter             string `xml:",omitempty"`
+	EncodingType          string `xml:",omitempty"`
 	KeyCount              int
 	MaxKeys               int
 	IsTruncated           bool
@@ -181,8 +182,19 @@ type content struct {
 
 func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	if query.Get("list-type") != "2" ||
-		!hasOnly(query, "list-type", "prefix", "max-keys", "continuation-token", "start-after", "delimiter", "x-id") {
+		!hasOnly(query, "list-type", "prefix", "max-keys", "continuation-token", "start-after", "delimiter",
+			"encoding-type", "x-id") {
 		return notImplemented
+	}
+	encode := func(key string) string { return key }
+	switch query.Get("encoding-type") {
+	case "":
+	case "url": // AWS's command line asks for it, because XML cannot have each character of a key of S3
+		encode = func(key string) string { // that command line decodes a plus sign to a space
+			return strings.ReplaceAll((&url.URL{Path: key}).EscapedPath(), "+", "%2B")
+		}
+	default:
+		return fail(http.StatusBadRequest, "InvalidArgument", "the only encoding-type is url")
 	}
 	list := s.list
 	switch query.Get("delimiter") {
@@ -195,8 +207,9 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	default:
 		return notImplemented
 	}
-	p := page{Name: bucket, Prefix: query.Get("prefix"), Delimiter: query.Get("delimiter"), MaxKeys: maxPage,
-		ContinuationToken: query.Get("continuation-token")}
+	prefix := query.Get("prefix")
+	p := page{Name: bucket, Prefix: encode(prefix), Delimiter: query.Get("delimiter"), MaxKeys: maxPage,
+		EncodingType: query.Get("encoding-type"), ContinuationToken: query.Get("continuation-token")}
 	if text := query.Get("max-keys"); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 0 {
@@ -212,9 +225,9 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 		}
 		after = string(last)
 	}
-	objects, err := list(p.Prefix, after, p.MaxKeys+1) // one more shows that there are more
+	objects, err := list(prefix, after, p.MaxKeys+1) // one more shows that there are more
 	if err != nil {
-		return s.internalError("listing", p.Prefix, err)
+		return s.internalError("listing", prefix, err)
 	}
 	if len(objects) > p.MaxKeys {
 		objects = objects[:p.MaxKeys]
@@ -226,10 +239,10 @@ func (s *Server) serveList(w http.ResponseWriter, query url.Values) *failure {
 	p.KeyCount = len(objects)
 	for _, o := range objects {
 		if o.file == nil {
-			p.CommonPrefixes = append(p.CommonPrefixes, commonPrefix{o.key})
+			p.CommonPrefixes = append(p.CommonPrefixes, commonPrefix{encode(o.key)})
 			continue
 		}
-		p.Contents = append(p.Contents, content{Key: o.key, Size: o.file.Size(), StorageClass: "STANDARD",
+		p.Contents = append(p.Contents, content{Key: encode(o.key), Size: o.file.Size(), StorageClass: "STANDARD",
 			LastModified: o.file.ModTime().UTC().Format(time.RFC3339)})
 	}
 	writeXML(w, http.StatusOK, p)
