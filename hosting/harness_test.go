@@ -215,13 +215,13 @@ func (w *world) start() {
 	h := w.new()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
+	w.h, w.stop = h, sync.OnceFunc(func() { cancel(); <-done }) // before Run, which may read w.h
 	go func() {
 		defer close(done)
 		if err := h.Run(ctx); err != nil {
 			w.Errorf("hosting: %v", err)
 		}
 	}()
-	w.h, w.stop = h, sync.OnceFunc(func() { cancel(); <-done })
 	w.wait("hosting", func() error { return h.Ready(ctx) })
 }
 
