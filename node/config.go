@@ -114,6 +114,10 @@ type Resources struct {
 	CPU    resource.Quantity `json:"cpu"`    // 2, 500m
 	Memory resource.Quantity `json:"memory"` // 8Gi
 	Pods   int               `json:"pods,omitempty"`
+	// Disk is the size of the disk with the node's images, volumes and logs: a file in its home, at most a quarter of the
+	// home's file system. It is made at the first start and keeps its size. Default: none; the node uses the file system
+	// of its home.
+	Disk resource.Quantity `json:"disk,omitzero"`
 }
 
 // Images are the sources of the node's images besides `atoll node image load`.

@@ -37,6 +37,9 @@ type Status struct {
 	// FirstID is the user and group id, on this machine, of the node's root; the ids after it are those of the node's
 	// other users. 0: the node has no user namespace, and its root is root of this machine.
 	FirstID uint32 `json:"firstID,omitempty"`
+	// Disk is the size of the node's disk, in bytes. 0: the node has none, and its pods, images and logs can fill the
+	// file system of its home.
+	Disk int64 `json:"disk,omitempty"`
 	// Address is the node's address on its bridge.
 	Address  string             `json:"address,omitempty"`
 	Programs map[string]Program `json:"programs,omitempty"`
@@ -51,6 +54,23 @@ type Program struct {
 
 // StatusFile returns the path of the status in a node's home.
 func StatusFile(home string) string { return filepath.Join(home, "status.json") }
+
+// joinedFile returns the path of a mark in a node's home that all programs have run once: kubelet has a certificate.
+func joinedFile(home string) string { return filepath.Join(home, "joined") }
+
+// RecordJoined records that kubelet of the node in a home has got its client certificate.
+func RecordJoined(home string) error { return os.WriteFile(joinedFile(home), nil, 0o600) }
+
+// HasJoined reports whether kubelet of the node in a home has got its client certificate.
+func HasJoined(home string) bool {
+	for _, path := range []string{joinedFile(home),
+		filepath.Join(home, "kubelet", "pki", "kubelet-client-current.pem")} { // of a node without a disk of its own
+		if _, err := os.Lstat(path); err == nil {
+			return true
+		}
+	}
+	return false
+}
 
 // ReadStatus reads the status of the node in a home. The error is fs.ErrNotExist when no supervisor has run there.
 func ReadStatus(home string) (Status, error) {

@@ -184,6 +184,9 @@ func (r Resources) validate(add func(member, format string, args ...any)) {
 	if r.Memory.Value() < 128<<20 {
 		add("resources.memory", "%s is less than 128Mi", r.Memory.String())
 	}
+	if r.Disk.Value() < 1<<30 && !r.Disk.IsZero() {
+		add("resources.disk", "%s is less than 1Gi", r.Disk.String())
+	}
 	if r.Pods < 1 || r.Pods > maxPods {
 		add("resources.pods", "%d is not between 1 and %d", r.Pods, maxPods)
 	}

@@ -23,7 +23,7 @@ if [[ ${ATOLL_DEMO_NODES:-} == simulated ]]; then
 	why='ATOLL_DEMO_NODES is simulated'
 elif ((EUID != 0)); then
 	why='real nodes need root'
-elif ! why=$(scripts/ensure.sh runc nft 2>&1) ||
+elif ! why=$(scripts/ensure.sh runc nft mkfs.ext4 2>&1) ||
 	! { echo 'Programs of real nodes (the first time takes some minutes) ...' && why=$(make --no-print-directory nodes 2>&1); }; then
 	why=$(tail -1 <<<"$why")
 elif ! why=$(atoll node preflight 2>&1); then

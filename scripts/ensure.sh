@@ -2,7 +2,7 @@
 # Makes sure that the named programs are on this machine; with apt-get where
 # that may be used, else it says what to install and stops.
 #
-#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus] [runc] [nft] [az]
+#   scripts/ensure.sh postgres [gcc] [curl] [mosquitto] [prometheus] [runc] [nft] [mkfs.ext4] [az]
 set -euo pipefail
 
 have_postgres() {
@@ -19,7 +19,7 @@ have_postgres() {
 have() {
 	case $1 in
 	postgres) have_postgres ;;
-	mosquitto | runc | nft) [[ -n $(PATH=$PATH:/usr/local/sbin:/usr/sbin command -v "$1") ]] ;; # not on everybody's PATH
+	mosquitto | runc | nft | mkfs.ext4) [[ -n $(PATH=$PATH:/usr/local/sbin:/usr/sbin command -v "$1") ]] ;; # not on everybody's PATH
 	*) command -v "$1" >/dev/null ;;
 	esac
 }
@@ -29,6 +29,7 @@ package() {
 	postgres) echo postgresql ;;
 	gcc) echo gcc libc6-dev ;;
 	nft) echo nftables ;;
+	mkfs.ext4) echo e2fsprogs ;;
 	az) echo azure-cli ;;
 	*) echo "$1" ;;
 	esac

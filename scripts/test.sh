@@ -40,7 +40,7 @@ fi
 printf '\nThe packages that took longest (several run at once), in seconds:\n'
 scripts/slowest.sh "$events"
 if [ "${ATOLL_REAL_NODES:-}" = 1 ]; then # last and alone: real nodes load the machine
-	scripts/ensure.sh runc nft
+	scripts/ensure.sh runc nft mkfs.ext4
 	make --no-print-directory test-nodes || failed=1
 fi
 exit $failed

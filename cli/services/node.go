@@ -76,7 +76,8 @@ func nodePreflight() *cobra.Command {
 		Use: "preflight", Short: "List what this machine lacks for real nodes", Args: cobra.NoArgs,
 		Long: `Lists the parts that this machine lacks for real nodes. It fails when one is missing.
 It also says whether nodes have user namespaces: without them who is root in a
-node can become root of this machine.`,
+node can become root of this machine; and whether they have disks of their own:
+without them pods can fill the disk of this machine.`,
 		Example: "  atoll node preflight -o json",
 	}
 	output := terminal.AddOutputFlag(cmd)
@@ -87,10 +88,15 @@ node can become root of this machine.`,
 			Missing []supervisor.Missing `json:"missing"`
 			// NoUserNamespace says why nodes have no user namespaces of their own; "": they have.
 			NoUserNamespace string `json:"noUserNamespace,omitempty"`
+			// NoDisk says why nodes have no disks of their own; "": they have.
+			NoDisk string `json:"noDisk,omitempty"`
 		}{Ready: len(missing) == 0, Missing: append([]supervisor.Missing{}, missing...)}
 		if answer.Ready {
 			if err := supervisor.TryUserNamespace(os.TempDir()); err != nil {
 				answer.NoUserNamespace = err.Error()
+			}
+			if err := supervisor.CheckDisks(); err != nil {
+				answer.NoDisk = err.Error()
 			}
 		}
 		err := output.Print(cmd.OutOrStdout(), answer, func(w io.Writer) {
@@ -99,6 +105,9 @@ node can become root of this machine.`,
 				if answer.NoUserNamespace != "" {
 					fmt.Fprintln(w, "who is root in a node can become root of this machine, because nodes have no user namespaces:",
 						answer.NoUserNamespace)
+				}
+				if answer.NoDisk != "" {
+					fmt.Fprintln(w, "pods can fill the disk of this machine, because nodes have no disks of their own:", answer.NoDisk)
 				}
 				return
 			}

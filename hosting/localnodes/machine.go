@@ -75,7 +75,7 @@ func (x *machine) observe() Machine {
 		o.Message = x.failure.Error()
 	}
 	if info, err := os.Stat(configFile(x.home)); err == nil {
-		o.Joined = hasJoined(x.home)
+		o.Joined = node.HasJoined(x.home)
 		o.NeedsToken = !o.Joined && time.Since(info.ModTime()) > tokenLife
 	}
 	return o

@@ -113,12 +113,6 @@ func writeConfig(home string, c node.Config) error {
 	return atomicfile.Write(configFile(home), data, 0o600)
 }
 
-// hasJoined reports whether kubelet has a client certificate.
-func hasJoined(home string) bool {
-	_, err := os.Lstat(filepath.Join(home, "kubelet", "pki", "kubelet-client-current.pem"))
-	return err == nil
-}
-
 // Homes returns the homes of the nodes of a cluster, whose HostedCluster is in a namespace, by the names of the nodes.
 // It reads the directory of Options.Dir, also while hosting runs.
 func Homes(dir, namespace string) (map[string]string, error) {

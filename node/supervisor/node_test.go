@@ -8,14 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -130,8 +128,9 @@ func (w *realWorld) runNode(i int) (c node.Config, stop func() error) {
 		Network: node.Network{ClusterCIDR: "10.132.0.0/14", ServiceCIDR: "10.96.0.0/16",
 			PodCIDR: fmt.Sprintf("10.132.%d.0/24", i), Bridge: fmt.Sprintf("an%d", os.Getpid()),
 			Address: fmt.Sprintf("10.90.3.%d/24", 10+i)},
-		Resources: node.Resources{CPU: resource.MustParse("1"), Memory: resource.MustParse("1Gi"), Pods: 20},
-		Images:    node.Images{Preload: []string{filepath.Join(filepath.Dir(programsPath(w.t)), "demo-image.tar")}},
+		Resources: node.Resources{CPU: resource.MustParse("1"), Memory: resource.MustParse("1Gi"), Pods: 20,
+			Disk: resource.MustParse("1Gi")},
+		Images: node.Images{Preload: []string{filepath.Join(filepath.Dir(programsPath(w.t)), "demo-image.tar")}},
 	}
 	if err := c.Validate(); err != nil {
 		w.t.Fatal(err)
@@ -280,7 +279,7 @@ func TestARealNodeRunsPods(t *testing.T) {
 	t.Run("a fork bomb ends at its pod, and its neighbours start processes", func(t *testing.T) {
 		w.startPod(demoPod("f", first.Name, "fork"), podIsReady)
 		testsite.EventuallyWithin(t, "the fork bomb is refused", readyWait, func() error {
-			logs, err := filepath.Glob(filepath.Join(first.Home, "log/pods/default_f_*/*/*.log")) // no konnectivity here
+			logs, err := filepath.Glob(insideOf(t, first, "/var/log/pods/default_f_*/*/*.log")) // no konnectivity here
 			if err != nil || len(logs) != 1 {
 				return fmt.Errorf("logs %q, error %v", logs, err)
 			}
@@ -308,6 +307,7 @@ func TestARealNodeRunsPods(t *testing.T) {
 		}
 		w.startPod(demoPod("g", first.Name), podIsReady) // runc, a shim and the program itself
 	})
+	t.Run("a node fills its disk and not the machine's", func(t *testing.T) { checkDisk(t, second) })
 	t.Run("a killed node comes back", func(t *testing.T) {
 		if err := unix.Kill(status.Init, unix.SIGKILL); err != nil {
 			t.Fatal(err)
@@ -329,6 +329,7 @@ func TestARealNodeRunsPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range []node.Config{first, second} {
+			checkNoLoop(t, c)
 			for _, h := range all {
 				if _, err := os.Stat(filepath.Join(h.Path, machineNamesOf(c).cgroup)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("%s has the cgroup of %s", h.Path, c.Name)
@@ -341,30 +342,6 @@ func TestARealNodeRunsPods(t *testing.T) {
 			}
 		}
 	})
-}
-
-// processLimits returns the limits of processes of a node's cgroup and of those in it that have one, by path.
-func processLimits(t *testing.T, cgroup string) map[string]int {
-	t.Helper()
-	all, err := readHierarchies()
-	if err != nil {
-		t.Fatal(err)
-	}
-	limits := map[string]int{}
-	for _, h := range all {
-		root := filepath.Join(h.Path, cgroup)
-		_ = filepath.WalkDir(root, func(path string, _ fs.DirEntry, err error) error {
-			if err != nil || filepath.Base(path) != "pids.max" {
-				return nil // cgroups come and go
-			}
-			data, _ := os.ReadFile(path)
-			if most, err := strconv.Atoi(strings.TrimSpace(string(data))); err == nil {
-				limits[strings.TrimPrefix(filepath.Dir(path), root)] = most
-			}
-			return nil
-		})
-	}
-	return limits
 }
 
 // request requests a URL with a connection of its own, in the calling thread's network namespace.

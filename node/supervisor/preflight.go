@@ -99,7 +99,7 @@ func tryNamespaces() error {
 				"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work"); err != nil {
 				return fmt.Errorf("mounting an overlay: %w", err)
 			}
-			mount, err := cloneMount("/tmp", unix.MOUNT_ATTR_RDONLY, nil)
+			mount, err := cloneMount("/tmp", "/tmp", unix.MOUNT_ATTR_RDONLY, nil)
 			if err != nil {
 				return fmt.Errorf("making a mount that is attached nowhere, as Linux 5.12 can: %w", err)
 			}

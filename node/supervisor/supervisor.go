@@ -78,6 +78,9 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 	} else {
 		s.userNamespace = true
 	}
+	if err := s.prepareDisk(); err != nil {
+		return err
+	}
 	if err := s.cleanUp(); err != nil { // of an earlier supervisor that was killed
 		return err
 	}
@@ -106,6 +109,21 @@ func (s *supervisor) run(ctx context.Context) (err error) {
 		}
 		pause = min(2*pause, maxPause)
 	}
+}
+
+// prepareDisk makes the node's disk when its config has a size for it. A machine that cannot make one is no error: the
+// node then keeps its files in its home.
+func (s *supervisor) prepareDisk() (err error) {
+	if s.config.Resources.Disk.IsZero() {
+		return nil
+	}
+	s.status.Disk, err = makeDisk(s.config.Home, s.config.Resources.Disk.Value())
+	if errors.Is(err, errNoDisk) {
+		s.log.Warn("the node has no disk of its own: its pods can fill the disk of this machine", "node", s.config.Name,
+			"error", err)
+		return nil
+	}
+	return err
 }
 
 // runOnce starts the node's first process and returns after its end. When ctx ends, runOnce sends it Stop, and kills it
@@ -176,11 +194,20 @@ func (s *supervisor) sendOrder(own *control) error {
 		}
 		defer users.Close()
 	}
-	mounts, err := machineMounts(s.config, users)
+	mounts, err := machineMounts(s.config)
 	if err != nil {
 		return err
 	}
-	defer closeFiles(mounts)
+	defer func() { closeFiles(mounts) }()
+	keep := homeMounts
+	if s.status.Disk != 0 {
+		keep = diskMounts
+	}
+	kept, err := keep(s.config, users)
+	if err != nil {
+		return err
+	}
+	mounts = append(mounts, kept...)
 	o := order{Config: s.config, Cgroups: s.cgroups, Proxy: s.proxy, UserNamespace: users != nil}
 	for _, mount := range mounts {
 		o.Mounts = append(o.Mounts, mount.Name())
@@ -286,7 +313,7 @@ func (s *supervisor) readMessages(ctx context.Context, own *control) error {
 			s.status.Programs[m.Program.Name] = p
 			err = s.writeStatus()
 		case m.Up:
-			err = s.setState(node.Up, "")
+			err = errors.Join(node.RecordJoined(s.config.Home), s.setState(node.Up, ""))
 			loads.Go(func() { s.preload(ctx) })
 		}
 		if err != nil {

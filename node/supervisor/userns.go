@@ -134,7 +134,7 @@ func TryUserNamespace(dir string) error {
 			return err
 		}
 		defer users.Close()
-		mount, err := cloneMount(dir, 0, users)
+		mount, err := cloneMount(dir, dir, 0, users)
 		if err != nil {
 			return fmt.Errorf("mapping the ids of files: %w", err)
 		}

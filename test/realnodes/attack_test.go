@@ -102,6 +102,20 @@ func TestTheRootOfANodeIsKeptFromItsMachine(t *testing.T) {
 		}
 		attackAsRoot(t, w, script)
 	})
+	t.Run("disk of the machine", func(t *testing.T) {
+		out, err := script("stat --file-system --format '%b %S' /")
+		var blocks, size int64
+		if _, scanErr := fmt.Sscan(out, &blocks, &size); err != nil || scanErr != nil {
+			t.Fatalf("%q, %v, %v", out, err, scanErr)
+		}
+		var machine unix.Statfs_t
+		if err := unix.Statfs(w.dir, &machine); err != nil {
+			t.Fatal(err)
+		}
+		if total := int64(machine.Blocks) * machine.Frsize; blocks*size > total/4 {
+			t.Errorf("a pod may write %d of %d bytes", blocks*size, total)
+		}
+	})
 	t.Run("memory of the machine", func(t *testing.T) {
 		files, _ := filepath.Glob("/sys/fs/cgroup/memory/atoll-nodes/memory.limit_in_bytes")
 		if len(files) == 0 {

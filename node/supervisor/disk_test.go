@@ -1,0 +1,96 @@
+//go:build realnodes
+
+package supervisor
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"atoll.dev/node"
+)
+
+// insideOf returns the path on this machine of a path of a node.
+func insideOf(t *testing.T, c node.Config, path string) string {
+	t.Helper()
+	status, err := node.ReadStatus(c.Home)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("/proc/%d/root%s", status.Init, path)
+}
+
+// checkDisk fills the node's disk as the root of the node could, and empties it again.
+func checkDisk(t *testing.T, c node.Config) {
+	t.Helper()
+	status, err := node.ReadStatus(c.Home)
+	if err != nil || status.Disk != c.Resources.Disk.Value() {
+		t.Fatalf("the disk has %d bytes, error %v", status.Disk, err)
+	}
+	for _, path := range persistentDirs {
+		var disk unix.Statfs_t
+		if err := unix.Statfs(insideOf(t, c, path), &disk); err != nil {
+			t.Fatal(err)
+		}
+		if size := int64(disk.Blocks) * disk.Frsize; size > status.Disk {
+			t.Errorf("%s is on a file system of %d bytes", path, size)
+		}
+	}
+	asRoot := func(program string, args ...string) (string, error) {
+		cmd := exec.CommandContext(t.Context(), "nsenter", append([]string{"--target", strconv.Itoa(status.Init), "--user",
+			"--mount", "--setuid", "0", "--setgid", "0", program}, args...)...)
+		output, err := cmd.CombinedOutput()
+		return string(output), err
+	}
+	output, err := asRoot("dd", "if=/dev/zero", "of=/var/lib/containerd/full", "bs=1M")
+	if err == nil || !strings.Contains(output, "No space left on device") {
+		t.Errorf("the disk is not full: %s, %v", output, err)
+	}
+	if output, err := asRoot("rm", "/var/lib/containerd/full"); err != nil {
+		t.Errorf("%s: %v", output, err)
+	}
+}
+
+// checkNoLoop checks that no loop device has a file of the node.
+func checkNoLoop(t *testing.T, c node.Config) {
+	t.Helper()
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		if backing, _ := os.ReadFile(file); strings.HasPrefix(string(backing), c.Home+"/") {
+			t.Errorf("%s is %s", file, backing)
+		}
+	}
+}
+
+// A home of an earlier version has directories with the node's files, which a disk would hide.
+func TestANodeWithFilesInItsHomeGetsNoDisk(t *testing.T) {
+	home := t.TempDir()
+	if err := os.Mkdir(filepath.Join(home, "containerd"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if size, err := makeDisk(home, minDisk); size != 0 || !errors.Is(err, errNoDisk) {
+		t.Errorf("%d bytes, %v", size, err)
+	}
+	home = t.TempDir()
+	size, err := makeDisk(home, 1<<50)
+	var machine unix.Statfs_t
+	if statErr := unix.Statfs(home, &machine); statErr != nil {
+		t.Fatal(statErr)
+	}
+	if err != nil || size != int64(machine.Blocks)*machine.Frsize/diskShare {
+		t.Errorf("%d bytes of %d, %v", size, int64(machine.Blocks)*machine.Frsize, err)
+	}
+	if again, err := makeDisk(home, minDisk); err != nil || again != size {
+		t.Errorf("%d bytes the second time, %v", again, err)
+	}
+}
