@@ -3,8 +3,9 @@
 # kube/ runs without the race detector, upstream Kubernetes is not ours to race,
 # and with the flags of its build script, so that it is compiled once; so does
 # test/interop, which is other people's programs against the binaries of
-# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others, and so does
-# deploy/image, a small module of its own.
+# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others, and so do
+# deploy/image, a small module of its own, and the tests of real nodes, which
+# load the machine with kubelets and need no race detector a second time.
 #
 # Most tests wait most of the time: for processes to start, leases to end,
 # heartbeats of streams to stay away. So more packages run at once than there are cores, and
@@ -29,6 +30,10 @@ if [[ $# == 2 && $1 == -test.run=* ]]; then
 		module=${2#atoll.dev/}
 		[[ $module != kube/* ]] || module=kube
 		cd "$module" && CGO_ENABLED=0 exec go test -trimpath -json -count=1 -timeout 20m "$@" ;;
+	atoll.dev/node/supervisor | atoll.dev/test/realnodes) # with the tests of real nodes, when these run
+		tags=(-race)
+		[[ ${ATOLL_REAL_NODES:-} != 1 ]] || tags=(-tags realnodes)
+		exec go test -json "${tags[@]}" -vet=off -count=1 -timeout 20m "$@" ;;
 	*) exec go test -json -race -vet=off -ldflags=-w -count=1 -timeout 20m "$@" ;;
 	esac
 fi
@@ -38,8 +43,12 @@ first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm 
 
 out=$(mktemp -d)
 # When this script ends, also by an interrupt, it kills the runs beside it, each a process group with its test programs.
-trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} ${image:+-$image} 2>/dev/null; rm -rf "$out"' EXIT
+trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} ${image:+-$image} ${nodes:+-$nodes} 2>/dev/null; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
+real_nodes() {
+	[[ ${ATOLL_REAL_NODES:-} == 1 ]] || exit 0
+	exec setsid go test -trimpath -tags realnodes -json -count=1 -timeout 60m ./node/supervisor ./test/realnodes >"$out/nodes"
+}
 
 # quota prints the cores' worth of processor time, in hundredths, that the control
 # groups of this process allow; nothing where there is no limit.
@@ -71,6 +80,8 @@ beside test/interop & interop=$!
 ((at_once > 1)) || wait $interop || failed=1
 beside deploy/image & image=$!
 ((at_once > 1)) || wait $image || failed=1
+real_nodes & nodes=$!
+((at_once > 1)) || wait $nodes || failed=1
 
 packages=()
 for p in "${first[@]}"; do
@@ -85,5 +96,7 @@ wait $interop || failed=1
 cat "$out/interop"
 wait $image || failed=1
 cat "$out/image"
+wait $nodes || failed=1
+[[ ! -e $out/nodes ]] || cat "$out/nodes"
 ((failed == 0)) || grep -qE '"Action":"fail".*"Test":' "$out"/* || exit 3
 exit $failed
