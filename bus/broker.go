@@ -16,6 +16,8 @@ import (
 	mqtt "github.com/mochi-mqtt/server/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/time/rate"
+
+	"atoll.dev/pki"
 )
 
 // BrokerOptions configure the embedded broker: TLS, limits and the rights of services.
@@ -224,8 +226,15 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn, identified func()) {
 		return
 	}
 	secured.SetDeadline(deadline) // until CONNECT; afterwards the keep-alive sets deadlines
-	leaf := secured.ConnectionState().VerifiedChains[0][0]
-	name := leaf.Subject.CommonName
+	state := secured.ConnectionState()
+	proven, err := pki.PeerName(&state)
+	if err != nil {
+		if b.log.Allow() {
+			b.o.Logger.Info("connection refused", "remote", conn.RemoteAddr().String(), "error", err)
+		}
+		return
+	}
+	leaf, name := state.VerifiedChains[0][0], string(proven)
 	p := newPeer(secured, conn, name, b.o.MaxPending, func() {
 		b.slow.Inc()
 		b.o.Logger.Warn("client too slow", "name", name, "remote", conn.RemoteAddr().String())

@@ -127,21 +127,19 @@ func (a *Authorizer) Authenticate(ctx context.Context, trust Trust) (Caller, err
 	return Caller{}, rest.Errorf(http.StatusUnauthorized, "maestro-15", "%s", what)
 }
 
-// certified returns the caller of a verified certificate: the common name is the user, the
-// organizations are the groups. With a foreign CA the caller is never one of the region's
-// services or agents, even with the name of one.
+// certified returns the caller of a verified certificate: the common name is the user. With a
+// foreign CA the organizations are the groups, and the caller is never one of the region's
+// services or agents, even with the name of one. The region's CA issues no groups.
 func certified(cs *tls.ConnectionState, trust Trust) (Caller, bool) {
 	if len(cs.VerifiedChains) == 0 || len(cs.VerifiedChains[0]) == 0 {
 		return Caller{}, false
 	}
-	subject := cs.VerifiedChains[0][0].Subject
-	c := Caller{user: subject.CommonName, groups: subject.Organization}
 	if trust == TrustForeignCA {
-		return c, c.user != ""
+		subject := cs.VerifiedChains[0][0].Subject
+		return Caller{user: subject.CommonName, groups: subject.Organization}, subject.CommonName != ""
 	}
 	name, err := pki.PeerName(cs)
-	c.Peer = name
-	return c, err == nil
+	return Caller{user: string(name), Peer: name}, err == nil
 }
 
 func bearerToken(ctx context.Context) (string, bool) {
