@@ -62,11 +62,14 @@ func TestMosquittoAcceptsTheRevocationList(t *testing.T) {
 	}
 	addr := l.Addr().(*net.TCPAddr)
 	l.Close()
+	var chain []byte
+	for _, der := range pair.Certificate {
+		chain = append(chain, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})...)
+	}
 	config := fmt.Sprintf(
 		"listener %d 127.0.0.1\ncafile %s\ncertfile %s\nkeyfile %s\ncrlfile %s\nrequire_certificate "+
 			"true\nuse_identity_as_username true\nallow_anonymous true\n",
-		addr.Port, write("ca.pem", e.region.CertPEM()), write("cert.pem", pem.EncodeToMemory(
-			&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]})),
+		addr.Port, write("ca.pem", e.region.CertPEM()), write("cert.pem", chain),
 		write("key.pem", pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})), crl())
 	if os.Geteuid() == 0 {
 		config += "user root\n"

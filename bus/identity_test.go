@@ -209,7 +209,7 @@ func TestI7CertificatesWithoutAnIdentityAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	short.Validity = -time.Second // over, but within the backdating
-	expired := tls.Certificate{PrivateKey: key, Certificate: [][]byte{sign(t, short, key, "c1")}}
+	expired := tls.Certificate{PrivateKey: key, Certificate: sign(t, short, key, "c1")}
 	for name, c := range map[string]struct {
 		cert tls.Certificate
 		id   string
@@ -266,11 +266,11 @@ func cert(t *testing.T, ca *pki.CA, name pki.Name) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return tls.Certificate{PrivateKey: key, Certificate: [][]byte{sign(t, ca, key, name)}}
+	return tls.Certificate{PrivateKey: key, Certificate: sign(t, ca, key, name)}
 }
 
-// sign returns the DER form of a certificate.
-func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) []byte {
+// sign returns the DER forms of a certificate and of its issuing CA.
+func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) (chain [][]byte) {
 	t.Helper()
 	der, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{}, key)
 	if err != nil {
@@ -280,8 +280,10 @@ func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) []byte
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, _ := pem.Decode(data)
-	return b.Bytes
+	for b, rest := pem.Decode(data); b != nil; b, rest = pem.Decode(rest) {
+		chain = append(chain, b.Bytes)
+	}
+	return chain
 }
 
 // No event is lost while all certificates expire and are renewed several times: clients

@@ -150,15 +150,11 @@ func (ca *CA) readAudit(after int) (items []audit.Change, next int, err error) {
 // serveAudit answers the Platform API with the audit records after a cursor. It waits for a
 // record, as package store/auditfeed does.
 func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
-	if len(r.TLS.PeerCertificates) == 0 {
-		return refuse(ErrNoPeer)
-	}
-	cert := r.TLS.PeerCertificates[0]
-	name, err := s.ca.renewableName(cert)
+	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
 	if err != nil {
 		return refuse(err)
 	}
-	if name != auditReader || time.Now().After(cert.NotAfter) {
+	if name != auditReader || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
 		return rest.Errorf(http.StatusForbidden, "forbidden", "only a valid certificate of %s reads the audit", auditReader)
 	}
 	q := r.URL.Query()

@@ -1,7 +1,6 @@
 package pki
 
 import (
-	"crypto/ecdsa"
 	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -35,14 +34,18 @@ const (
 
 // A CA is a region's certificate authority in a directory of its own:
 //
-//	ca.pem   key and certificate, 0600
+//	ca.pem   key and certificate of the root, 0600; without the key once it was taken away
+//	issuing/ key and certificate of each issuing CA, and the root's revocation list, 0700
 //	ca.crt   the certificate alone, for processes that must trust it
-//	crl.pem  the revocation list, for servers that must refuse revoked certificates
+//	crl.pem  the revocation lists, for servers that must refuse revoked certificates
 //	tokens/  one-time join tokens by the sha256 of their text, 0700
 //	issued/  records of the issued certificates, by name, 0700
 //	revoked/ records of the revoked certificates, by name, 0700
 //	lines/   which key was renewed by which, by name, 0700
 //	audit.jsonl  the alarms of this CA, for the region's audit, 0600
+//
+// The root signs issuing CAs, one for each [Role], and these sign everything else. The root of a region that an earlier
+// atoll has made permits no issuing CAs, and signs everything itself.
 //
 // Any number of processes may have the same directory open. A CA is safe for
 // concurrent use.
@@ -52,9 +55,8 @@ type CA struct {
 	Validity time.Duration
 
 	dir  string
-	key  *ecdsa.PrivateKey
-	cert *x509.Certificate
-	mu   sync.Mutex // held together with the lock file while the directory is changed
+	cert *x509.Certificate // the root's
+	mu   sync.Mutex        // held together with the lock file while the directory is changed
 	crl  atomic.Pointer[crlCopy]
 }
 
@@ -62,7 +64,7 @@ type CA struct {
 // processes create it at once, one succeeds and the others open the same CA. A
 // damaged file is an error that names it: only an operator may replace a CA.
 func OpenCA(dir string) (*CA, error) {
-	for _, sub := range []string{tokenDir, issuedDir, revokedDir, linesDir} {
+	for _, sub := range []string{tokenDir, issuedDir, revokedDir, linesDir, issuingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 		}
@@ -88,25 +90,30 @@ func OpenCA(dir string) (*CA, error) {
 	}
 
 	ca := &CA{dir: dir}
-	if ca.key, ca.cert, err = decodePair(data); err == nil {
-		switch {
-		case ca.cert == nil:
-			err = errors.New("holds no certificate")
-		case !ca.cert.IsCA:
-			err = errors.New("holds a certificate that is not a CA's")
-		}
+	if _, ca.cert, err = ca.decodeRoot(data); err == nil && !ca.cert.IsCA {
+		err = errors.New("holds a certificate that is not a CA's")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("CA file %s is damaged: %w; restore it from a backup, "+
 			"or move %s away to start a new CA, after which every identity must enrol again", path, err, dir)
 	}
-	if err := ca.publish(); err != nil {
+	if err := errors.Join(ca.publish(), ca.openIssuers()); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	if err := ca.SweepTokens(); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	return ca, nil
+}
+
+// openIssuers makes the issuing CAs that are missing.
+func (ca *CA) openIssuers() error {
+	unlock, err := ca.lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return ca.maintainIssuers(time.Now())
 }
 
 // newCA makes a key and a self-signed certificate and returns them as the content of
@@ -129,7 +136,7 @@ func newCA() ([]byte, error) {
 		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		MaxPathLenZero:        true,
+		MaxPathLen:            1, // issuing CAs, and no CAs below them
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
@@ -148,16 +155,16 @@ func (ca *CA) publish() error {
 	return atomicfile.Write(path, ca.CertPEM(), 0o644)
 }
 
-// CertPEM returns the CA's certificate, which is public.
+// CertPEM returns the root's certificate, which is public.
 func (ca *CA) CertPEM() []byte { return encodeCert(ca.cert.Raw) }
 
-// Certificate returns the CA's certificate.
+// Certificate returns the root's certificate.
 func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
 
-// CertFile returns the path of the file that holds the CA's certificate.
+// CertFile returns the path of the file that holds the root's certificate.
 func (ca *CA) CertFile() string { return filepath.Join(ca.dir, caCertFile) }
 
-// Pool returns a pool that holds only the CA's certificate.
+// Pool returns a pool that holds only the root's certificate.
 func (ca *CA) Pool() *x509.CertPool {
 	p := x509.NewCertPool()
 	p.AddCert(ca.cert)
@@ -167,7 +174,9 @@ func (ca *CA) Pool() *x509.CertPool {
 // Sign issues a certificate for the key of a PEM certificate request. Subject,
 // alternative names and usages depend only on name: a service's certificate is valid
 // as a server's for its name, localhost and the loopback addresses, and as a client's;
-// an agent's is valid as a client's only. Sign ignores everything else in the request.
+// an agent's is valid as a client's only. Sign ignores everything else in the request. The
+// answer is PEM: the certificate, then that of the issuing CA, if one has signed it. A peer
+// needs both.
 // It fails with [ErrRevoked] when the name is barred or the key was revoked.
 func (ca *CA) Sign(csrPEM []byte, name Name) ([]byte, error) {
 	return ca.sign(csrPEM, applicant{name: name, validity: ca.validity()})
@@ -191,11 +200,11 @@ func (ca *CA) sign(csrPEM []byte, as applicant) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("signing for %s: request %w", as.name, err)
 	}
-	_, der, err := ca.grant(csr, func() (applicant, error) { return as, as.name.Validate() })
+	_, chain, err := ca.grant(csr, func() (applicant, error) { return as, as.name.Validate() })
 	if err != nil {
 		return nil, fmt.Errorf("signing for %s: %w", as.name, err)
 	}
-	return encodeCert(der), nil
+	return encodeChain(chain), nil
 }
 
 // validity returns the life of a certificate.
@@ -206,10 +215,15 @@ func (ca *CA) validity() time.Duration {
 	return ca.Validity
 }
 
-// issue signs a certificate for a public key and its proven holder. It writes no record; grant does.
-func (ca *CA) issue(pub any, as applicant) ([]byte, error) {
+// issue signs a certificate for a public key and its proven holder, and returns it with what its holder must send
+// along. It writes no record; grant does.
+func (ca *CA) issue(pub any, as applicant) ([]*x509.Certificate, error) {
 	name := as.name
 	if err := name.Validate(); err != nil {
+		return nil, err
+	}
+	signer, err := ca.issuerOf(roleOf(name), time.Now())
+	if err != nil {
 		return nil, err
 	}
 	serial, err := newSerial()
@@ -229,13 +243,21 @@ func (ca *CA) issue(pub any, as applicant) ([]byte, error) {
 	if as.unrenewable {
 		tmpl.Subject.OrganizationalUnit = []string{commandUnit}
 	}
-	if tmpl.NotAfter.After(ca.cert.NotAfter) {
-		tmpl.NotAfter = ca.cert.NotAfter
+	if tmpl.NotAfter.After(signer.cert.NotAfter) {
+		tmpl.NotAfter = signer.cert.NotAfter
 	}
 	if name.IsService() {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 		tmpl.DNSNames = []string{name.Service(), "localhost"}
 		tmpl.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1), net.IPv6loopback}
 	}
-	return x509.CreateCertificate(rand.Reader, tmpl, ca.cert, pub, ca.key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, signer.cert, pub, signer.key)
+	if err != nil {
+		return nil, err
+	}
+	leaf, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, err
+	}
+	return signer.chainOf(leaf), nil
 }

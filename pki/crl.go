@@ -27,9 +27,15 @@ const (
 	crlRefresh = time.Hour
 )
 
-// CRL returns the present revocation list as PEM: RFC 5280, signed by the CA,
-// with the revoked certificates that have not expired. It signs a new list when the
-// last one is an hour old or missing, or lacks a record that a killed Revoke wrote.
+// CRL returns the present revocation lists as PEM, and the first of them: RFC 5280, with
+// the revoked certificates that have not expired. It signs new lists when the last ones
+// are an hour old or missing, or lack a record that a killed Revoke wrote.
+//
+// The first list counts for the region's servers: it is signed by the issuing CA of
+// services. The others have the same content, one for each issuing CA whose certificates
+// may be valid, because other verifiers, such as Mosquitto, look for a list of the CA that
+// signed. Each is followed by the certificate of its CA. The root's own list, of revoked
+// issuing CAs, comes last. A root without issuing CAs signs one list, and nothing follows.
 func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	data, list, err := ca.presentCRL()
 	if err == nil && list != nil {
@@ -42,13 +48,23 @@ func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	defer unlock()
 	if data, list, err = ca.presentCRL(); err != nil || list == nil { // a damaged list is replaced
 		if data, err = ca.writeCRL(time.Now()); err == nil {
-			list, err = parseCRL(data)
+			list, err = ca.firstList(data)
 		}
 	}
 	if err != nil {
 		return nil, nil, fmt.Errorf("revocation list of CA %s: %w", ca.dir, err)
 	}
 	return data, list, nil
+}
+
+// firstList parses revocation lists and returns the first, verified.
+func (ca *CA) firstList(data []byte) (*x509.RevocationList, error) {
+	lists, err := parseCRL(data)
+	if err != nil {
+		return nil, err
+	}
+	list, _, err := lists.verify(ca.cert, time.Now())
+	return list, err
 }
 
 // crlCopy is the list that was last read from disk.
@@ -70,10 +86,12 @@ func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	// Each change of a record is a rename, which changes its directory's time.
-	records, err := os.Stat(filepath.Join(ca.dir, revokedDir))
-	if err != nil || records.ModTime().After(file.ModTime()) {
-		return nil, nil, err
+	// Each change of a record or an issuing CA is a rename, which changes its directory's time.
+	for _, dir := range []string{revokedDir, issuingDir} {
+		records, err := os.Stat(filepath.Join(ca.dir, dir))
+		if err != nil || records.ModTime().After(file.ModTime()) {
+			return nil, nil, err
+		}
 	}
 	have := ca.crl.Load()
 	if have == nil || have.size != file.Size() || !have.modTime.Equal(file.ModTime()) {
@@ -81,10 +99,7 @@ func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 		if have.data, err = os.ReadFile(ca.CRLFile()); err != nil {
 			return nil, nil, err
 		}
-		if have.list, err = parseCRL(have.data); err != nil {
-			return nil, nil, err
-		}
-		if err = have.list.CheckSignatureFrom(ca.cert); err != nil {
+		if have.list, err = ca.firstList(have.data); err != nil {
 			return nil, nil, err
 		}
 		ca.crl.Store(have)
@@ -99,15 +114,22 @@ func (ca *CA) presentCRL() ([]byte, *x509.RevocationList, error) {
 // CRLFile returns the path of the revocation list, which is public.
 func (ca *CA) CRLFile() string { return filepath.Join(ca.dir, crlFile) }
 
-// writeCRL signs and writes a list of the revoked certificates in the records. The caller
-// holds the lock.
+// writeCRL signs and writes the lists of the revoked certificates in the records. It renews issuing CAs that are due.
+// The caller holds the lock.
 func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
+	if err := ca.maintainIssuers(now); err != nil {
+		return nil, err
+	}
+	signers, err := ca.listSigners(now)
+	if err != nil {
+		return nil, err
+	}
 	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: now.Add(crlValidity), Number: big.NewInt(
 		now.UnixMilli())}
 	if data, err := os.ReadFile(ca.CRLFile()); err == nil {
 		// Followers accept no list with a lower number, also when the clock was set back.
-		if last, err := parseCRL(data); err == nil && last.Number.Cmp(tmpl.Number) >= 0 {
-			tmpl.Number = new(big.Int).Add(last.Number, big.NewInt(1))
+		if last, err := parseCRL(data); err == nil && last.lists[0].Number.Cmp(tmpl.Number) >= 0 {
+			tmpl.Number = new(big.Int).Add(last.lists[0].Number, big.NewInt(1))
 		}
 	}
 	entries, err := os.ReadDir(filepath.Join(ca.dir, revokedDir))
@@ -135,26 +157,119 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 			}
 		}
 	}
-	der, err := x509.CreateRevocationList(rand.Reader, tmpl, ca.cert, ca.key)
+	var text bytes.Buffer
+	for _, signer := range signers {
+		der, err := x509.CreateRevocationList(rand.Reader, tmpl, signer.cert, signer.key)
+		if err != nil {
+			return nil, err
+		}
+		text.Write(pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der}))
+		if signer.role != "" {
+			text.Write(encodeCert(signer.cert.Raw))
+		}
+	}
+	root, err := readRootList(ca.dir, ca.cert)
 	if err != nil {
 		return nil, err
 	}
-	data := pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der})
-	return data, atomicfile.Write(ca.CRLFile(), data, 0o644)
+	if root != nil { // nil when the root signs everything
+		text.Write(pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: root.Raw}))
+	}
+	return text.Bytes(), atomicfile.Write(ca.CRLFile(), text.Bytes(), 0o644)
 }
 
-// parseCRL parses one PEM revocation list. It does not verify the signature.
-func parseCRL(data []byte) (*x509.RevocationList, error) {
-	b, rest := pem.Decode(data)
-	if b == nil || b.Type != pemCRL || len(bytes.TrimSpace(rest)) > 0 {
-		return nil, errors.New("is not one PEM revocation list")
+// listSigners returns the CAs that sign revocation lists now. The first is that of the services.
+func (ca *CA) listSigners(now time.Time) ([]issuer, error) {
+	first, err := ca.issuerOf(Services, now)
+	if err != nil || first.role == "" {
+		return []issuer{first}, err
 	}
-	list, err := x509.ParseRevocationList(b.Bytes)
+	all, err := ca.issuers()
 	if err != nil {
 		return nil, err
 	}
-	if list.Number == nil {
-		return nil, errors.New("is a revocation list without a number")
+	signers := []issuer{first}
+	for _, i := range all {
+		if i.key != nil && !i.cert.Equal(first.cert) && now.Before(i.cert.NotAfter) {
+			signers = append(signers, i)
+		}
 	}
-	return list, nil
+	return signers, nil
+}
+
+// maxLists bounds the lists and certificates in crl.pem.
+const maxLists = 256
+
+// A crlBundle is the parsed content of crl.pem: at least one list.
+type crlBundle struct {
+	lists []*x509.RevocationList
+	certs []*x509.Certificate
+}
+
+// parseCRL parses PEM revocation lists, and certificates between them. It verifies no
+// signature.
+func parseCRL(data []byte) (crlBundle, error) {
+	var have crlBundle
+	for len(bytes.TrimSpace(data)) > 0 {
+		var b *pem.Block
+		if b, data = pem.Decode(data); b == nil {
+			return crlBundle{}, errors.New("holds something that is not PEM")
+		}
+		switch {
+		case len(have.lists)+len(have.certs) == maxLists:
+			return crlBundle{}, fmt.Errorf("holds more than %d revocation lists and certificates", maxLists)
+		case b.Type == pemCRL:
+			list, err := x509.ParseRevocationList(b.Bytes)
+			if err != nil {
+				return crlBundle{}, err
+			}
+			if list.Number == nil {
+				return crlBundle{}, errors.New("holds a revocation list without a number")
+			}
+			have.lists = append(have.lists, list)
+		case b.Type == pemCert:
+			cert, err := x509.ParseCertificate(b.Bytes)
+			if err != nil {
+				return crlBundle{}, err
+			}
+			have.certs = append(have.certs, cert)
+		default:
+			return crlBundle{}, fmt.Errorf("holds an unexpected %q", b.Type)
+		}
+	}
+	if len(have.lists) == 0 {
+		return crlBundle{}, errors.New("holds no revocation list")
+	}
+	return have, nil
+}
+
+// verify returns the list of revoked certificates and the root's list of revoked issuing CAs. It fails
+// unless the first is signed by a valid issuing CA of services and the second by the root. A list of
+// another issuing CA does not count, so that whoever has the key of the agents' cannot lift a
+// revocation; nor does the root's own list in its place. A root that permits no issuing CAs signs the
+// first list, and has no second.
+func (b crlBundle) verify(root *x509.Certificate, now time.Time) (first, issuers *x509.RevocationList, err error) {
+	first = b.lists[0]
+	if !permitsIssuers(root) {
+		return first, nil, first.CheckSignatureFrom(root)
+	}
+	for _, list := range b.lists[1:] {
+		if !bytes.Equal(list.RawIssuer, root.RawSubject) {
+			continue
+		}
+		if err := list.CheckSignatureFrom(root); err != nil {
+			return nil, nil, fmt.Errorf("list of the root: %w", err)
+		}
+		issuers = list
+	}
+	if issuers == nil {
+		return nil, nil, errors.New("holds no list of the root")
+	}
+	for _, c := range b.certs {
+		if isIssuerOf(c, Services) && c.CheckSignatureFrom(root) == nil && !now.After(c.NotAfter) &&
+			!isListed(issuers, c) && first.CheckSignatureFrom(c) == nil {
+			return first, issuers, nil
+		}
+	}
+	return nil, nil, errors.New("is signed by no valid issuing CA of the region's services")
 }

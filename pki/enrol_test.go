@@ -98,14 +98,14 @@ func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
 			`that of "management-01"`},
 		"another CA": {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
 		"expired": {func(t *testing.T, o *IdentityOptions) {
-			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, key: ca.key, cert: ca.cert}
+			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, cert: ca.cert}
 			key, _ := newKey()
-			der, err := short.issue(&key.PublicKey, applicant{name: o.Name, validity: short.Validity})
+			chain, err := short.issue(&key.PublicKey, applicant{name: o.Name, validity: short.Validity})
 			if err != nil {
 				t.Fatal(err)
 			}
 			data, _ := encodeKey(key)
-			if err := atomicfile.Write(filepath.Join(o.Dir, identityFile), append(data, encodeCert(der)...),
+			if err := atomicfile.Write(filepath.Join(o.Dir, identityFile), append(data, encodeChain(chain)...),
 				0o600); err != nil {
 				t.Fatal(err)
 			}

@@ -150,7 +150,7 @@ func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		list, err := parseCRL(data)
+		list, err := ca.firstList(data)
 		have, _ := new(big.Int).SetString(number, 10)
 		if err != nil || list.Number.Cmp(have) <= 0 {
 			t.Errorf("number %v after %v: %v", list.Number, have, err)
@@ -171,8 +171,8 @@ func FuzzParseCRL(f *testing.F) {
 	f.Add(data)
 	f.Add([]byte("-----BEGIN X509 CRL-----\n-----END X509 CRL-----"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		list, err := parseCRL(data)
-		if err == nil && (list.Number == nil || list.CheckSignatureFrom(ca.cert) == nil && list.Number.Sign() < 0) {
+		list, err := ca.firstList(data)
+		if err == nil && (list.Number == nil || list.Number.Sign() < 0) {
 			t.Errorf("taken: %+v", list)
 		}
 	})

@@ -18,10 +18,12 @@ type applicant struct {
 }
 
 // grant issues a certificate for the key of csr and the applicant that authenticate returns,
-// and records it. It calls authenticate while the CA is locked, so that no revocation
-// comes between the authentication and the record of the certificate. When the applicant's
-// certificate is superseded, grant revokes its line and returns a *supersededError.
-func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant, error)) (Name, []byte, error) {
+// and records it. It returns the certificate with what its holder must send along. It calls
+// authenticate while the CA is locked, so that no revocation comes between the authentication
+// and the record of the certificate. When the applicant's certificate is superseded, grant
+// revokes its line and returns a *supersededError.
+func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant, error)) (Name, []*x509.Certificate,
+	error) {
 	hash, err := keyHash(csr.PublicKey)
 	if err != nil {
 		return "", nil, err
@@ -57,11 +59,11 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant
 	} else if lines.isSuperseded(hash) {
 		return name, nil, fmt.Errorf("%w: make a new one", errUsedKey)
 	}
-	der, err := ca.issue(csr.PublicKey, as)
+	chain, err := ca.issue(csr.PublicKey, as)
 	if err != nil {
 		return name, nil, err
 	}
-	return name, der, ca.record(der, as, hash, parent, lines)
+	return name, chain, ca.record(chain[0], as, hash, parent, lines)
 }
 
 // followLine checks a renewal against the line of the applicant's certificate, confirms
@@ -92,11 +94,7 @@ func (ca *CA) followLine(lines *lineRecord, as applicant, next string) (parent s
 
 // record records a certificate. The caller holds the lock, and returns the certificate only
 // when there was no error, so that every certificate can be revoked.
-func (ca *CA) record(der []byte, as applicant, hash, parent string, lines lineRecord) error {
-	cert, err := x509.ParseCertificate(der)
-	if err != nil {
-		return err
-	}
+func (ca *CA) record(cert *x509.Certificate, as applicant, hash, parent string, lines lineRecord) error {
 	issued, err := readRecord[issuedRecord](ca.dir, issuedDir, as.name)
 	if err != nil {
 		return err
@@ -106,7 +104,7 @@ func (ca *CA) record(der []byte, as applicant, hash, parent string, lines lineRe
 		have := lines.find(c.Key)
 		return have != nil && have.Unrenewable && now.After(c.Expires.Add(skew)) || canBeForgotten(c.Expires, now)
 	})
-	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(der), hash,
+	issued.Certificates = append(issued.Certificates, issuedCert{cert.SerialNumber.Text(16), derHash(cert.Raw), hash,
 		cert.NotAfter.UTC()})
 	lines.forget(now)
 	lines.add(hash, parent, cert.NotAfter)

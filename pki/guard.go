@@ -14,6 +14,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -35,16 +36,28 @@ type guard struct {
 
 	mu      sync.Mutex
 	list    *x509.RevocationList // nil until a list was accepted
-	revoked map[string]bool      // by serial number
-	conns   map[net.Conn]string  // serial number of the client's certificate, by connection
+	issuers *x509.RevocationList // the root's list of revoked issuing CAs; nil when there is none
+	revoked map[string]bool      // by serial number, of both lists
+	conns   map[net.Conn]serials // those of the client's certificate, by connection
 	sweepAt int                  // the number of conns at which admit removes closed ones
+}
+
+// serials are the serial numbers of a certificate and of its issuing CA, which is "" for none.
+type serials [2]string
+
+// serialsOf returns the serial numbers in a verified chain: without the root's, or in a chain as a process sends it.
+func serialsOf(chain []*x509.Certificate) (of serials) {
+	for i := range min(len(chain), len(of)) {
+		of[i] = chain[i].SerialNumber.String()
+	}
+	return of
 }
 
 // sweepMin is the least sweepAt.
 const sweepMin = 64
 
 func newGuard() *guard {
-	return &guard{serving: make(chan struct{}), conns: map[net.Conn]string{}, sweepAt: sweepMin}
+	return &guard{serving: make(chan struct{}), conns: map[net.Conn]serials{}, sweepAt: sweepMin}
 }
 
 // errNoCRL refuses every client with a certificate: without a fresh list a revoked
@@ -79,11 +92,16 @@ func (g *guard) checkList() error {
 	return nil
 }
 
-// isRevoked reports whether the list has a certificate.
-func (g *guard) isRevoked(cert *x509.Certificate) bool {
+// isRevoked reports whether the lists have a certificate or its issuing CA.
+func (g *guard) isRevoked(chain []*x509.Certificate) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.revoked[cert.SerialNumber.String()]
+	return g.has(serialsOf(chain))
+}
+
+// has reports whether the lists have one of the serial numbers. The caller holds the lock.
+func (g *guard) has(of serials) bool {
+	return slices.ContainsFunc(of[:], func(serial string) bool { return g.revoked[serial] })
 }
 
 // listNumber returns the number of the list, "" when there is none.
@@ -96,17 +114,17 @@ func (g *guard) listNumber() string {
 	return g.list.Number.String()
 }
 
-// admit returns an error when a client must be refused whose certificate TLS has
+// admit returns an error when a client must be refused whose chain TLS has
 // verified. Otherwise it records the connection, so that replace can close it.
-func (g *guard) admit(conn net.Conn, leaf *x509.Certificate) error {
+func (g *guard) admit(conn net.Conn, chain []*x509.Certificate) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.checkList(); err != nil {
 		return err
 	}
-	serial := leaf.SerialNumber.String()
-	if g.revoked[serial] {
-		return fmt.Errorf("the certificate of %q is revoked", leaf.Subject.CommonName)
+	of := serialsOf(chain)
+	if g.has(of) {
+		return fmt.Errorf("the certificate of %q, or its issuing CA, is revoked", chain[0].Subject.CommonName)
 	}
 	if len(g.conns) >= g.sweepAt {
 		for c := range g.conns {
@@ -116,7 +134,17 @@ func (g *guard) admit(conn net.Conn, leaf *x509.Certificate) error {
 		}
 		g.sweepAt = max(sweepMin, 2*len(g.conns))
 	}
-	g.conns[conn] = serial
+	g.conns[conn] = of
+	return nil
+}
+
+// checkIssuers returns an error when the root's list is older than that of the guard, or missing.
+func (g *guard) checkIssuers(list *x509.RevocationList) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.issuers != nil && (list == nil || list.Number.Cmp(g.issuers.Number) < 0) {
+		return errors.New("its list of revoked issuing CAs is older than the one that is known")
+	}
 	return nil
 }
 
@@ -127,17 +155,22 @@ func (g *guard) isOlderThan(list *x509.RevocationList) bool {
 	return g.list == nil || g.list.Number.Cmp(list.Number) < 0
 }
 
-// replace replaces the list, closes the connections whose certificate is on the new
-// list, and returns their number.
-func (g *guard) replace(list *x509.RevocationList) (closedConns int) {
+// replace replaces the lists, closes the connections whose certificate, or its issuing
+// CA, is on a new list, and returns their number. issuers is nil when the root has no list.
+func (g *guard) replace(list, issuers *x509.RevocationList) (closedConns int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.list, g.revoked = list, make(map[string]bool, len(list.RevokedCertificateEntries))
-	for _, e := range list.RevokedCertificateEntries {
-		g.revoked[e.SerialNumber.String()] = true
+	g.list, g.issuers, g.revoked = list, issuers, make(map[string]bool, len(list.RevokedCertificateEntries))
+	for _, l := range []*x509.RevocationList{list, issuers} {
+		if l == nil {
+			continue
+		}
+		for _, e := range l.RevokedCertificateEntries {
+			g.revoked[e.SerialNumber.String()] = true
+		}
 	}
-	for conn, serial := range g.conns {
-		if !g.revoked[serial] {
+	for conn, of := range g.conns {
+		if !g.has(of) {
 			continue
 		}
 		delete(g.conns, conn)
@@ -172,8 +205,9 @@ const (
 )
 
 // ServerTLS returns the configuration of a server with this identity. It verifies
-// certificates of clients against the region's CA and its revocation list.
-// [PeerName] returns a client's identity. New connections use a renewed certificate.
+// certificates of clients against the root of the region's CA and its revocation lists,
+// and refuses a client whose issuing CA may not sign its name. [PeerName] returns a
+// client's identity. New connections use a renewed certificate.
 //
 // [Identity.Run] keeps the list fresh, and on disk for the next start. Without a
 // list, or with an expired one, the server refuses every client with a certificate.
@@ -204,7 +238,10 @@ func (id *Identity) ServerTLS(rule ClientCertificate) *tls.Config {
 			if len(cs.VerifiedChains) == 0 {
 				return nil // only CertificateOptional comes here
 			}
-			return id.guard.admit(hello.Conn, cs.VerifiedChains[0][0])
+			if _, err := PeerName(&cs); err != nil {
+				return err
+			}
+			return id.guard.admit(hello.Conn, cs.VerifiedChains[0][:len(cs.VerifiedChains[0])-1])
 		}
 		return c, nil
 	}
@@ -272,12 +309,16 @@ func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (accepted
 	return id.acceptCRL(ctx, data)
 }
 
-// acceptCRL writes a list to disk and uses it, if it is newer than the present one and
+// acceptCRL writes lists to disk and uses them, if they are newer than the present ones and
 // signed by the CA. It reports whether it did.
 func (id *Identity) acceptCRL(ctx context.Context, data []byte) (accepted bool, err error) {
-	list, err := parseCRL(data)
+	var list, issuers *x509.RevocationList
+	lists, err := parseCRL(data)
 	if err == nil {
-		err = list.CheckSignatureFrom(id.ca)
+		list, issuers, err = lists.verify(id.ca, time.Now())
+	}
+	if err == nil {
+		err = id.guard.checkIssuers(issuers)
 	}
 	if err != nil {
 		return false, fmt.Errorf("reading the revocation list: %w", err)
@@ -289,7 +330,7 @@ func (id *Identity) acceptCRL(ctx context.Context, data []byte) (accepted bool, 
 	if err := atomicfile.Write(filepath.Join(id.o.Dir, crlFile), data, 0o600); err != nil {
 		return false, err
 	}
-	closedConns := id.guard.replace(list)
+	closedConns := id.guard.replace(list, issuers)
 	if closedConns > 0 {
 		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "connections cut off: their certificates are revoked",
 			slog.Int("connections", closedConns))

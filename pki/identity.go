@@ -42,7 +42,7 @@ var ErrNotEnrolled = errors.New("no valid certificate and no join token")
 
 // IdentityOptions configure an Identity: its name, its directory and the signing service.
 type IdentityOptions struct {
-	// Dir holds identity.pem, the key and its certificate once issued; and, for a
+	// Dir holds identity.pem, the key and its certificate once issued, then that of its issuing CA; and, for a
 	// server, crl.pem, the last revocation list. No other identity may use the
 	// directory. Required.
 	Dir string
@@ -51,7 +51,7 @@ type IdentityOptions struct {
 	Name Name
 	// URL is the signing service's, https://host:port. Required.
 	URL string
-	// CAFile holds the certificate of the region's CA, which verifies the signing
+	// CAFile holds the certificate of the root of the region's CA, which verifies the signing
 	// service and all peers. Required.
 	CAFile string
 	// Token, or the content of TokenFile, is the join token. It is redeemed when the
@@ -72,10 +72,11 @@ type Identity struct {
 	roots   *x509.CertPool
 	ca      *x509.Certificate
 	current atomic.Pointer[tls.Certificate]
-	guard   *guard                           // for clients of a server with this identity
-	renewed chan struct{}                    // wakes keepConfirmed
-	renewal sync.Mutex                       // held while renewalFile is used
-	refused atomic.Pointer[x509.Certificate] // the last one that the CA refused for good; nil for none
+	chain   atomic.Pointer[[]*x509.Certificate] // that of current
+	guard   *guard                              // for clients of a server with this identity
+	renewed chan struct{}                       // wakes keepConfirmed
+	renewal sync.Mutex                          // held while renewalFile is used
+	refused atomic.Pointer[x509.Certificate]    // the last one that the CA refused for good; nil for none
 }
 
 // OpenIdentity loads the identity in Dir, or makes a key there and enrols. It renews
@@ -114,7 +115,7 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := id.loadCRL(); err != nil {
 		return nil, err
 	}
-	key, cert, err := id.load(identityFile)
+	key, chain, err := id.load(identityFile)
 	if err != nil {
 		return nil, err
 	}
@@ -122,14 +123,12 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cert == nil {
+	if len(chain) == 0 {
 		return id, id.enrol(ctx, key, token, errors.New("there is no certificate yet"))
 	}
-	unusable := id.check(cert, time.Now())
-	if unusable == nil || id.renewable(cert) {
-		if err := id.use(key, cert.Raw); err != nil {
-			return nil, err
-		}
+	unusable := id.check(chain, time.Now())
+	if unusable == nil || id.renewable(chain) {
+		id.use(key, chain)
 	}
 	switch {
 	case unusable == nil && token == "":
@@ -170,6 +169,11 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 			if id.ca, err = parseCertificate(data); err != nil {
 				return fmt.Errorf("CA file %s %w; write the region's there", id.o.CAFile, err)
 			}
+			// A process that trusts an issuing CA as if it were the root would accept every name from it.
+			if isIssuerOf(id.ca, Agents) || isIssuerOf(id.ca, Services) {
+				return fmt.Errorf("CA file %s holds an issuing CA; write the root's certificate there (ca.crt beside the CA)",
+					id.o.CAFile)
+			}
 			id.roots = x509.NewCertPool()
 			id.roots.AddCert(id.ca)
 			return nil
@@ -180,9 +184,9 @@ func (id *Identity) loadRoots(ctx context.Context) error {
 	}
 }
 
-// load reads a key and its certificate from a file. When the file is missing it creates
+// load reads a key and its certificate, with those that follow it, from a file. When the file is missing it creates
 // it with a new key.
-func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, error) {
+func (id *Identity) load(file string) (*ecdsa.PrivateKey, []*x509.Certificate, error) {
 	path := filepath.Join(id.o.Dir, file)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -203,21 +207,22 @@ func (id *Identity) load(file string) (*ecdsa.PrivateKey, *x509.Certificate, err
 	} else if err != nil {
 		return nil, nil, err
 	}
-	key, cert, err := decodePair(data)
+	key, chain, err := decodePair(data)
 	if err != nil {
 		return nil, nil, fmt.Errorf("identity file %s is damaged: %w; remove it and enrol with a new join token", path,
 			err)
 	}
-	return key, cert, nil
+	return key, chain, nil
 }
 
-// check returns an error when a certificate does not prove this identity at a time.
-func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
+// check returns an error when a certificate does not prove this identity at a time. chain is the certificate, then its
+// issuing CA.
+func (id *Identity) check(chain []*x509.Certificate, at time.Time) error {
+	cert := chain[0]
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, err := cert.Verify(x509.VerifyOptions{Roots: id.roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{
-		x509.ExtKeyUsageClientAuth}})
+	_, _, err := verifyClient(chain, id.roots, at)
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName,
 			err)
@@ -227,25 +232,26 @@ func (id *Identity) check(cert *x509.Certificate, at time.Time) error {
 
 // renewable reports whether an expired certificate is within RenewalGrace. It may be
 // revoked, which only the signing service knows.
-func (id *Identity) renewable(cert *x509.Certificate) bool {
-	late := time.Since(cert.NotAfter)
-	return late > 0 && late <= RenewalGrace && id.check(cert, cert.NotAfter) == nil
+func (id *Identity) renewable(chain []*x509.Certificate) bool {
+	late := time.Since(chain[0].NotAfter)
+	return late > 0 && late <= RenewalGrace && id.check(chain, chain[0].NotAfter) == nil
 }
 
-// save writes key and certificate to disk as one file, and then uses them.
-func (id *Identity) save(key *ecdsa.PrivateKey, cert *x509.Certificate) error {
+// save writes key and certificate, with its issuing CA, to disk as one file, and then uses them.
+func (id *Identity) save(key *ecdsa.PrivateKey, chain []*x509.Certificate) error {
 	data, err := encodeKey(key)
 	if err != nil {
 		return err
 	}
-	if err := atomicfile.Write(filepath.Join(id.o.Dir, identityFile), append(data, encodeCert(cert.Raw)...),
+	if err := atomicfile.Write(filepath.Join(id.o.Dir, identityFile), append(data, encodeChain(chain)...),
 		0o600); err != nil {
 		return err
 	}
 	if err := removeFile(id.o.Dir, pendingFile); err != nil {
 		return err
 	}
-	return id.use(key, cert.Raw)
+	id.use(key, chain)
+	return nil
 }
 
 // removeFile removes a file of a directory; a missing one is no error.
@@ -257,13 +263,9 @@ func removeFile(dir, name string) error {
 }
 
 // use makes key and certificate the present ones for new connections.
-func (id *Identity) use(key *ecdsa.PrivateKey, der []byte) error {
-	c, err := newTLSCertificate(der, key)
-	if err != nil {
-		return err
-	}
-	id.current.Store(c)
-	return nil
+func (id *Identity) use(key *ecdsa.PrivateKey, chain []*x509.Certificate) {
+	id.chain.Store(&chain)
+	id.current.Store(newTLSCertificate(chain, key))
 }
 
 // enrolAnew enrols with a new key. The old key is never enrolled again, since it may
@@ -289,9 +291,9 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 			ErrNotEnrolled, unusable)
 	}
 	for attempt := 0; ; attempt++ {
-		cert, err := id.requestCertificate(ctx, key, token)
+		chain, err := id.requestCertificate(ctx, key, token)
 		if err == nil {
-			if err := errors.Join(id.save(key, cert), removeFile(id.o.Dir, renewalFile)); err != nil {
+			if err := errors.Join(id.save(key, chain), removeFile(id.o.Dir, renewalFile)); err != nil {
 				return err
 			}
 			return id.dropToken()
@@ -311,14 +313,14 @@ func (id *Identity) enrol(ctx context.Context, key *ecdsa.PrivateKey, token stri
 // a server has a fresh revocation list. A server knows of a revocation by the list, another
 // process when the CA refuses its certificate.
 func (id *Identity) Check(context.Context) error {
-	cert := id.Certificate()
-	return errors.Join(id.check(cert, time.Now()), id.guard.check(), id.checkRevoked(cert))
+	chain := *id.chain.Load()
+	return errors.Join(id.check(chain, time.Now()), id.guard.check(), id.checkRevoked(chain))
 }
 
 // checkRevoked returns an error when the certificate is revoked, as far as this process
 // knows.
-func (id *Identity) checkRevoked(cert *x509.Certificate) error {
-	if refused := id.refused.Load(); !id.guard.isRevoked(cert) && (refused == nil || !refused.Equal(cert)) {
+func (id *Identity) checkRevoked(chain []*x509.Certificate) error {
+	if refused := id.refused.Load(); !id.guard.isRevoked(chain) && (refused == nil || !refused.Equal(chain[0])) {
 		return nil
 	}
 	return fmt.Errorf("the certificate of %s is revoked, and others refuse it: find out why, pass a new join token "+
@@ -353,10 +355,7 @@ func (id *Identity) ClientTLS(serverName string) *tls.Config {
 	}
 }
 
-func newTLSCertificate(der []byte, key *ecdsa.PrivateKey) (*tls.Certificate, error) {
-	leaf, err := x509.ParseCertificate(der)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key, Leaf: leaf}, nil
+// newTLSCertificate returns a key with its certificate and those that are sent along.
+func newTLSCertificate(chain []*x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {
+	return &tls.Certificate{Certificate: rawChain(chain), PrivateKey: key, Leaf: chain[0]}
 }

@@ -18,6 +18,9 @@ const (
 	pemCSR  = "CERTIFICATE REQUEST"
 )
 
+// maxChain bounds the certificates of one identity: its own and its issuing CA's.
+const maxChain = 2
+
 // ErrWeakKey means that a request's key is not ECDSA P-256.
 var ErrWeakKey = errors.New("key is not ECDSA P-256")
 
@@ -49,6 +52,26 @@ func parseCertificate(data []byte) (*x509.Certificate, error) {
 	return x509.ParseCertificate(b.Bytes)
 }
 
+// parseChain reads all certificates of PEM data, at most maxChain.
+func parseChain(data []byte) ([]*x509.Certificate, error) {
+	var chain []*x509.Certificate
+	for len(bytes.TrimSpace(data)) > 0 {
+		var b *pem.Block
+		if b, data = pem.Decode(data); b == nil || b.Type != pemCert || len(chain) == maxChain {
+			return nil, errors.New("holds something else than a certificate and its issuing CA")
+		}
+		cert, err := x509.ParseCertificate(b.Bytes)
+		if err != nil {
+			return nil, err
+		}
+		chain = append(chain, cert)
+	}
+	if len(chain) == 0 {
+		return nil, errors.New("holds no certificate")
+	}
+	return chain, nil
+}
+
 // encodeCSR makes a certificate request for key. The subject is the name that the
 // certificate is expected to have; the signer refuses another, and sets its own.
 func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {
@@ -61,9 +84,9 @@ func encodeCSR(key *ecdsa.PrivateKey, name Name) ([]byte, error) {
 	return pem.EncodeToMemory(&pem.Block{Type: pemCSR, Bytes: der}), nil
 }
 
-// decodePair parses the PEM data of a key and, if already issued, its certificate.
-// Any other content is an error.
-func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err error) {
+// decodePair parses the PEM data of a key and, if already issued, its certificate with
+// those that follow it. Any other content is an error.
+func decodePair(data []byte) (key *ecdsa.PrivateKey, chain []*x509.Certificate, err error) {
 	for rest := data; ; {
 		var b *pem.Block
 		if b, rest = pem.Decode(rest); b == nil {
@@ -83,10 +106,12 @@ func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err
 				return nil, nil, ErrWeakKey
 			}
 			key = k
-		case b.Type == pemCert && cert == nil:
-			if cert, err = x509.ParseCertificate(b.Bytes); err != nil {
+		case b.Type == pemCert && len(chain) < maxChain:
+			cert, err := x509.ParseCertificate(b.Bytes)
+			if err != nil {
 				return nil, nil, err
 			}
+			chain = append(chain, cert)
 		default:
 			return nil, nil, fmt.Errorf("holds an unexpected %q", b.Type)
 		}
@@ -94,10 +119,10 @@ func decodePair(data []byte) (key *ecdsa.PrivateKey, cert *x509.Certificate, err
 	if key == nil {
 		return nil, nil, errors.New("holds no private key")
 	}
-	if cert != nil && !key.PublicKey.Equal(cert.PublicKey) {
+	if len(chain) > 0 && !key.PublicKey.Equal(chain[0].PublicKey) {
 		return nil, nil, errors.New("holds a certificate of another key")
 	}
-	return key, cert, nil
+	return key, chain, nil
 }
 
 // parseCSR parses one PEM certificate request. It checks that the request is signed by

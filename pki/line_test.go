@@ -264,14 +264,15 @@ func TestACommandsCertificateIsForgotten(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			cert := parseCert(t, data)
-			if life := time.Until(cert.NotAfter); life > CommandValidity {
+			chain, err := parseChain(data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if life := time.Until(chain[0].NotAfter); life > CommandValidity {
 				t.Errorf("it is good for %s", life)
 			}
 			id := &Identity{}
-			if err := id.use(key, cert.Raw); err != nil {
-				t.Fatal(err)
-			}
+			id.use(key, chain)
 			return id
 		}
 		first := sign()

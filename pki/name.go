@@ -82,15 +82,16 @@ func validLabel(s string) error {
 // PeerName returns the identity that the peer of a connection proved.
 //
 // It fails with [ErrNoPeer] when the peer has no certificate or TLS did not verify
-// the certificate against the region's CA, and with another error when the
+// the certificate against the region's CA, with [ErrWrongIssuer] when the issuing CA
+// that signed the certificate may not sign its name, and with another error when the
 // certificate's name is no identity of the region. It never returns the name of an
 // unverified certificate.
 func PeerName(cs *tls.ConnectionState) (Name, error) {
-	if cs == nil || len(cs.VerifiedChains) == 0 || len(cs.VerifiedChains[0]) == 0 {
+	if cs == nil || len(cs.VerifiedChains) == 0 {
 		return "", ErrNoPeer
 	}
-	n := Name(cs.VerifiedChains[0][0].Subject.CommonName)
-	if err := n.Validate(); err != nil {
+	n, err := provenName(cs.VerifiedChains)
+	if err != nil {
 		return "", fmt.Errorf("peer certificate: %w", err)
 	}
 	return n, nil

@@ -188,15 +188,19 @@ func (ca *CA) Allow(name Name) (changed bool, err error) {
 }
 
 // renewableName returns the name of a client certificate if it may be renewed: the CA has
-// issued it, it is not revoked, and it is valid or was valid until at most
-// [RenewalGrace] ago. Otherwise it returns an error.
-func (ca *CA) renewableName(cert *x509.Certificate) (Name, error) {
-	return readRenewableName(ca.dir, ca.cert, cert)
+// issued it, neither it nor its issuing CA is revoked, and it is valid or was valid until
+// at most [RenewalGrace] ago. Otherwise it returns an error. sent is what the client has
+// sent: its certificate, then its issuing CA.
+func (ca *CA) renewableName(sent []*x509.Certificate) (Name, error) {
+	return readRenewableName(ca.dir, ca.cert, sent)
 }
 
-// readRenewableName is renewableName for the CA certificate ca and the records in dir.
-func readRenewableName(dir string, ca, cert *x509.Certificate) (Name, error) {
-	name := Name(cert.Subject.CommonName)
+// readRenewableName is renewableName for the root's certificate and the records in dir.
+func readRenewableName(dir string, root *x509.Certificate, sent []*x509.Certificate) (Name, error) {
+	if len(sent) == 0 {
+		return "", ErrNoPeer
+	}
+	cert := sent[0]
 	at := time.Now()
 	if late := at.Sub(cert.NotAfter); late > RenewalGrace {
 		return "", fmt.Errorf("%w: at %s", ErrTooOld, cert.NotAfter.UTC().Format(time.RFC3339))
@@ -204,14 +208,19 @@ func readRenewableName(dir string, ca, cert *x509.Certificate) (Name, error) {
 		at = cert.NotAfter
 	}
 	roots := x509.NewCertPool()
-	roots.AddCert(ca)
-	_, err := cert.Verify(x509.VerifyOptions{Roots: roots, CurrentTime: at, KeyUsages: []x509.ExtKeyUsage{
-		x509.ExtKeyUsageClientAuth}})
-	if err == nil {
-		err = name.Validate()
-	}
+	roots.AddCert(root)
+	name, chain, err := verifyClient(sent, roots, at)
 	if err != nil {
 		return "", err
+	}
+	issuers, err := readRootList(dir, root)
+	if err != nil {
+		return "", err
+	}
+	for _, c := range chain[1:] {
+		if isListed(issuers, c) {
+			return name, fmt.Errorf("the issuing CA of this certificate of %s was %w", name, ErrRevoked)
+		}
 	}
 	revoked, err := readRecord[revokedRecord](dir, revokedDir, name)
 	if err != nil {
@@ -276,8 +285,8 @@ func Enrolled(caDir, dir string, name Name) bool {
 	if err != nil {
 		return false
 	}
-	_, cert, err := decodePair(data)
-	if err != nil || cert == nil {
+	_, chain, err := decodePair(data)
+	if err != nil || len(chain) == 0 {
 		return false
 	}
 	data, err = os.ReadFile(filepath.Join(caDir, caCertFile))
@@ -288,7 +297,7 @@ func Enrolled(caDir, dir string, name Name) bool {
 	if err != nil {
 		return false
 	}
-	holder, err := readRenewableName(caDir, ca, cert)
+	holder, err := readRenewableName(caDir, ca, chain)
 	if err != nil || holder != name {
 		return false
 	}
@@ -296,7 +305,7 @@ func Enrolled(caDir, dir string, name Name) bool {
 	if err != nil {
 		return false
 	}
-	hash, err := keyHash(cert.PublicKey)
+	hash, err := keyHash(chain[0].PublicKey)
 	return err == nil && !lines.isSuperseded(hash)
 }
 

@@ -82,7 +82,7 @@ func (id *Identity) renewByCertificate(ctx context.Context) error {
 		return err
 	}
 	present := id.Certificate()
-	cert, err := id.requestCertificate(ctx, key, "")
+	chain, err := id.requestCertificate(ctx, key, "")
 	if err != nil {
 		id.recordRefusal(present, err)
 		if r, ok := errors.AsType[*refusal](err); ok && r.isFinal() {
@@ -90,7 +90,7 @@ func (id *Identity) renewByCertificate(ctx context.Context) error {
 		}
 		return err
 	}
-	return id.save(key, cert)
+	return id.save(key, chain)
 }
 
 // nextKey returns the key of the renewal that is under way, or makes a new one.

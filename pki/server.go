@@ -22,8 +22,9 @@ const maxSignBody = 64 << 10
 // A Server is the region's signing service:
 //
 //	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
-//	GET  /v1/ca    the CA's certificate as PEM, for anyone
-//	GET  /v1/crl   the revocation list as PEM, for anyone
+//	               the certificate is followed by that of its issuing CA
+//	GET  /v1/ca    the root's certificate as PEM, for anyone
+//	GET  /v1/crl   the revocation lists as PEM, see [CA.CRL], for anyone
 //	POST /v1/confirm  the holder of a certificate confirms that it has arrived; 204
 //	GET  /v1/audit    the CA's audit records, for the Platform API
 //
@@ -112,7 +113,7 @@ func (s *Server) certificateHolder(r *http.Request) (applicant, error) {
 		return applicant{}, ErrNoPeer
 	}
 	cert := r.TLS.PeerCertificates[0]
-	name, err := s.ca.renewableName(cert)
+	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
 	return applicant{name: name, validity: s.ca.validity(), by: cert, source: hostOf(r.RemoteAddr)}, err
 }
 
@@ -129,12 +130,13 @@ func (s *Server) logAlarm(r *http.Request, log *slog.Logger, err error) {
 		slog.String("next", "find the copy, then make a new join token"))
 }
 
-// Check is a readiness check: the CA's directory can be read and the revocation
-// list is fresh. It also removes expired join tokens, so that readiness checks keep the
-// directory clean.
+// Check is a readiness check: the CA's directory can be read, the revocation list is
+// fresh, and there is an issuing CA for each role. It also removes expired join tokens, so
+// that readiness checks keep the directory clean.
 func (s *Server) Check(context.Context) error {
 	_, _, err := s.ca.CRL()
-	return errors.Join(s.ca.SweepTokens(), err)
+	_, agents := s.ca.issuerOf(Agents, time.Now())
+	return errors.Join(s.ca.SweepTokens(), err, agents)
 }
 
 const (
@@ -213,13 +215,11 @@ func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	der, err := s.ca.issue(&key.PublicKey, applicant{name: ServiceName("pki"), validity: s.ca.validity()})
+	chain, err := s.ca.issue(&key.PublicKey, applicant{name: ServiceName("pki"), validity: s.ca.validity()})
 	if err != nil {
 		return nil, err
 	}
-	if s.serving, err = newTLSCertificate(der, key); err != nil {
-		return nil, err
-	}
+	s.serving = newTLSCertificate(chain, key)
 	return s.serving, nil
 }
 
@@ -271,7 +271,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 		return SignResponse{}, err
 	}
 	want := Name(csr.Subject.CommonName)
-	name, der, err := s.ca.grant(csr, func() (applicant, error) {
+	name, chain, err := s.ca.grant(csr, func() (applicant, error) {
 		switch {
 		case req.Token != "":
 			name, err := s.ca.redeem(req.Token, hash, want)
@@ -287,7 +287,7 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	if err != nil {
 		return SignResponse{}, refuse(err)
 	}
-	return SignResponse{Certificate: string(encodeCert(der)), Identity: name}, nil
+	return SignResponse{Certificate: string(encodeChain(chain)), Identity: name}, nil
 }
 
 // confirm records that the holder of the shown certificate uses it. A request without one, or with one that is not of
@@ -356,5 +356,5 @@ func isCertificateError(err error) bool {
 		return true
 	}
 	_, ok := errors.AsType[x509.CertificateInvalidError](err)
-	return ok
+	return ok || errors.Is(err, ErrWrongIssuer)
 }

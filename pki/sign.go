@@ -36,11 +36,12 @@ func (e *refusal) isFinal() bool {
 	return e.status >= 400 && e.status < 500 && e.status != http.StatusTooManyRequests
 }
 
-// requestCertificate requests a certificate for key from the signing service, once. It
-// authenticates with token or, when token is empty, with the present certificate. It
-// verifies the new certificate as strictly as one that is read from disk.
-func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (*x509.Certificate,
-	error) {
+// requestCertificate requests a certificate for key from the signing service, once, and
+// returns it with what this identity must send along. It authenticates with token or, when
+// token is empty, with the present certificate. It verifies the new certificate as strictly
+// as one that is read from disk.
+func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKey, token string) (
+	[]*x509.Certificate, error) {
 	csr, err := encodeCSR(key, id.o.Name)
 	if err != nil {
 		return nil, err
@@ -60,10 +61,11 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 	if err := json.Unmarshal(answer, &signed); err != nil {
 		return nil, fmt.Errorf("reading the signing service's answer: %w", err)
 	}
-	cert, err := parseCertificate([]byte(signed.Certificate))
+	chain, err := parseChain([]byte(signed.Certificate))
 	if err != nil {
-		return nil, fmt.Errorf("reading the signed certificate: %w", err)
+		return nil, fmt.Errorf("reading the signed certificate: it %w", err)
 	}
+	cert := chain[0]
 	if !key.PublicKey.Equal(cert.PublicKey) {
 		return nil, errors.New("the signed certificate is for another key")
 	}
@@ -72,10 +74,10 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, &refusal{http.StatusForbidden, "wrong-identity",
 			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
 	}
-	if err := id.check(cert, time.Now()); err != nil {
+	if err := id.check(chain, time.Now()); err != nil {
 		return nil, fmt.Errorf("checking the signed certificate: %w", err)
 	}
-	return cert, nil
+	return chain, nil
 }
 
 // call posts a body to a path of the signing service, once, and returns its answer. Without a

@@ -1,0 +1,297 @@
+package pki
+
+import (
+	"crypto/ecdsa"
+	"crypto/rand"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"atoll.dev/internal/atomicfile"
+)
+
+// A Role is what an issuing CA may sign. It is the organizational unit of the issuing CA's own certificate, which only
+// the root can sign.
+type Role string
+
+// Roles of issuing CAs.
+const (
+	Agents   Role = "agents"   // certificates of management clusters, valid as a client's only
+	Services Role = "services" // certificates of system:SERVICE, and the revocation list
+)
+
+// Roles are all roles.
+var Roles = [...]Role{Services, Agents}
+
+const (
+	issuingDir = "issuing"
+	issuingExt = ".pem"
+
+	// issuingValidity is the life of an issuing CA. It is renewed when two thirds of it are over, so an operator whose
+	// root key is elsewhere has four months to bring it.
+	issuingValidity = 365 * 24 * time.Hour
+)
+
+// ErrRootOffline means that an operation needs the root's key, and the key is not in the CA's directory.
+var ErrRootOffline = errors.New("the root's key is not here")
+
+// ErrNoIssuer means that the CA has no issuing CA that is valid now.
+var ErrNoIssuer = errors.New("no issuing CA is valid now")
+
+// roleOf returns the role of the issuing CA that signs a name.
+func roleOf(name Name) Role {
+	if name.IsService() {
+		return Services
+	}
+	return Agents
+}
+
+// An issuer is a CA that signs certificates of processes: an issuing CA, or the root of a region that has none.
+type issuer struct {
+	role Role // "" for the root
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey // nil once nothing needs it
+}
+
+// chainOf returns a certificate of the issuer with what its holder must send along.
+func (i issuer) chainOf(leaf *x509.Certificate) []*x509.Certificate {
+	if i.role == "" {
+		return []*x509.Certificate{leaf}
+	}
+	return []*x509.Certificate{leaf, i.cert}
+}
+
+// isDue reports whether an issuing CA must be renewed.
+func (i issuer) isDue(now time.Time) bool { return !now.Before(renewAt(i.cert)) }
+
+// hasIssuers reports whether issuing CAs sign in this region. The root of an older region permits none, and signs
+// itself.
+func (ca *CA) hasIssuers() bool { return permitsIssuers(ca.cert) }
+
+func permitsIssuers(root *x509.Certificate) bool { return root.MaxPathLen > 0 }
+
+// issuerOf returns the CA that signs for a role now. It fails with [ErrNoIssuer] when there is none.
+func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
+	if !ca.hasIssuers() {
+		key, err := ca.rootKey()
+		return issuer{cert: ca.cert, key: key}, err
+	}
+	all, err := ca.issuers()
+	if err != nil {
+		return issuer{}, err
+	}
+	have := newestOf(all, role)
+	switch {
+	case have == nil || have.key == nil:
+		return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
+	case now.After(have.cert.NotAfter):
+		return issuer{}, fmt.Errorf("%w for %s: the last one ended at %s; make one with `atoll ca issue`", ErrNoIssuer,
+			role, have.cert.NotAfter.UTC().Format(time.RFC3339))
+	}
+	return *have, nil
+}
+
+// newestOf returns the issuing CA of a role that was made last, or nil.
+func newestOf(all []issuer, role Role) *issuer {
+	for i := len(all) - 1; i >= 0; i-- {
+		if all[i].role == role {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+// issuers returns the issuing CAs that are not revoked, the oldest first. Of each role the last one signs. Those before
+// sign only their revocation lists; the oldest have no key any more. It fails when there are issuing CAs and no list of
+// the root, since a revoked one would count again.
+func (ca *CA) issuers() ([]issuer, error) {
+	dir := filepath.Join(ca.dir, issuingDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	revoked, err := readRootList(ca.dir, ca.cert)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	missing := err
+	var all []issuer
+	for _, e := range entries {
+		base, ok := strings.CutSuffix(e.Name(), issuingExt)
+		role, _, _ := strings.Cut(base, "-")
+		if !ok || !slices.Contains(Roles[:], Role(role)) {
+			continue
+		}
+		have, err := ca.readIssuer(filepath.Join(dir, e.Name()), Role(role))
+		switch {
+		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
+		case err != nil:
+			return nil, err
+		case !isListed(revoked, have.cert):
+			all = append(all, have)
+		}
+	}
+	if len(all) > 0 && missing != nil {
+		return nil, missing
+	}
+	slices.SortStableFunc(all, func(a, b issuer) int {
+		if c := a.cert.NotBefore.Compare(b.cert.NotBefore); c != 0 {
+			return c
+		}
+		return a.cert.SerialNumber.Cmp(b.cert.SerialNumber)
+	})
+	return all, nil
+}
+
+// readIssuer reads the file of an issuing CA, and verifies that the root has certified it for the role.
+func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return issuer{}, err
+	}
+	var key *ecdsa.PrivateKey
+	chain, err := parseChain(data)
+	if err != nil {
+		key, chain, err = decodePair(data)
+	}
+	switch {
+	case err != nil:
+	case len(chain) != 1:
+		err = errors.New("holds no certificate, or several")
+	case !isIssuerOf(chain[0], role):
+		err = fmt.Errorf("holds a certificate that is not the issuing CA of %s", role)
+	default:
+		err = chain[0].CheckSignatureFrom(ca.cert)
+	}
+	if err != nil {
+		return issuer{}, fmt.Errorf("file %s of an issuing CA is damaged: %w; restore it from a backup, or remove it and "+
+			"run `atoll ca issue`", path, err)
+	}
+	return issuer{role, chain[0], key}, nil
+}
+
+// newIssuer makes an issuing CA with a new key and writes it to its file. last is the one before, or nil. The caller
+// holds the lock.
+func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now time.Time) error {
+	key, err := newKey()
+	if err != nil {
+		return err
+	}
+	serial, err := newSerial()
+	if err != nil {
+		return err
+	}
+	tmpl := &x509.Certificate{
+		SerialNumber: serial,
+		// A space is in no Name, so an issuing CA cannot pass for a process.
+		Subject: pkix.Name{CommonName: "Atoll region CA for " + string(role) + " " + shortSerial(serial),
+			OrganizationalUnit: []string{string(role)}},
+		NotBefore:             now.Add(-skew),
+		NotAfter:              now.Add(issuingValidity),
+		KeyUsage:              x509.KeyUsageCertSign | x509.KeyUsageCRLSign,
+		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		BasicConstraintsValid: true,
+		IsCA:                  true,
+		MaxPathLenZero:        true,
+	}
+	// Every verifier of TLS, not only ours, refuses a server whose issuing CA lacks this usage.
+	if role == Services {
+		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
+	}
+	if tmpl.NotAfter.After(ca.cert.NotAfter) {
+		tmpl.NotAfter = ca.cert.NotAfter
+	}
+	// Certificates have no fractions of seconds, and the order of issuing CAs is that of their beginnings.
+	if last != nil && tmpl.NotBefore.Before(last.cert.NotBefore.Add(time.Second)) {
+		tmpl.NotBefore = last.cert.NotBefore.Add(time.Second)
+	}
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, &key.PublicKey, rootKey)
+	if err != nil {
+		return err
+	}
+	data, err := encodeKey(key)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Create(ca.issuerFile(role, tmpl), append(data, encodeCert(der)...), 0o600)
+}
+
+// maintainIssuers makes the issuing CAs that are missing or due, if the root's key is here, and removes what nothing
+// needs any more of the earlier ones. The caller holds the lock. Without the root's key it makes none, which is no
+// error: [CA.Status] reports it.
+func (ca *CA) maintainIssuers(now time.Time) error {
+	if !ca.hasIssuers() {
+		return nil
+	}
+	all, err := ca.issuers()
+	if err != nil {
+		return err
+	}
+	for _, role := range Roles {
+		have := newestOf(all, role)
+		if have != nil && !have.isDue(now) {
+			continue
+		}
+		key, err := ca.rootKey()
+		if errors.Is(err, ErrRootOffline) {
+			continue
+		}
+		// The list is older than the first issuing CA, so an issuing CA without a list is an error.
+		if err == nil {
+			err = ca.writeRootList(key, nil, now)
+		}
+		if err == nil {
+			err = ca.newIssuer(role, key, have, now)
+		}
+		if err != nil {
+			return fmt.Errorf("making the issuing CA of %s: %w", role, err)
+		}
+	}
+	return ca.sweepIssuers(all, now)
+}
+
+// sweepIssuers removes the keys of issuing CAs that have a successor, once their certificates have ended so long ago
+// that no revocation list needs them. The certificate of an issuing CA stays until it expires, so that [CA.Issue] can
+// revoke it: somebody may have a copy of its key.
+func (ca *CA) sweepIssuers(all []issuer, now time.Time) error {
+	keep := max(ca.validity(), DefaultValidity) + RenewalGrace + crlValidity + 2*skew
+	for i, old := range all {
+		next := slices.IndexFunc(all[i+1:], func(other issuer) bool { return other.role == old.role })
+		if next < 0 || now.Before(all[i+1+next].cert.NotBefore.Add(keep)) {
+			continue
+		}
+		var err error
+		switch {
+		case now.After(old.cert.NotAfter.Add(skew)):
+			err = ca.removeIssuer(old)
+		case old.key != nil:
+			err = atomicfile.Write(ca.issuerFile(old.role, old.cert), encodeCert(old.cert.Raw), 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// issuerFile returns the path of the file of an issuing CA.
+func (ca *CA) issuerFile(role Role, cert *x509.Certificate) string {
+	return filepath.Join(ca.dir, issuingDir, string(role)+"-"+shortSerial(cert.SerialNumber)+issuingExt)
+}
+
+// shortSerial returns the part of a serial number that is in the name of an issuing CA and of its file.
+func shortSerial(serial *big.Int) string { return serial.Text(36)[:8] }
+
+// removeIssuer removes the file of an issuing CA, with its key.
+func (ca *CA) removeIssuer(i issuer) error {
+	path := ca.issuerFile(i.role, i.cert)
+	return removeFile(filepath.Dir(path), filepath.Base(path))
+}
