@@ -9,6 +9,10 @@
 // present certificate. A certificate's common name is the whole identity
 // ([Name]): a consumer's name for an agent, system:<service> for one of the
 // region's services. The signer sets it and ignores the rest of the request.
+// The root of the CA signs an issuing CA for each [Role], and these sign the
+// certificates. A name that the issuing CA of another role has signed proves
+// nothing. The root's key may be elsewhere ([CA.TakeRootKey], [CA.Issue]). The
+// root of a region that an earlier atoll made signs everything itself.
 // Tokens are files beside the CA, so that a supervisor or a CLI on the same
 // machine makes one without a network API.
 //

@@ -59,9 +59,6 @@ func NewServer(ca *CA) *Server {
 			Help: "Certificates that were used after their renewal. Each revoked its line: somebody has a copy of a key."})}
 }
 
-// Collector returns the service's metrics.
-func (s *Server) Collector() prometheus.Collector { return s.superseded }
-
 // Handler returns the service's HTTP API, which logs to log, or to
 // slog.Default when that is nil. It must be served with the configuration of
 // [Server.TLS].

@@ -24,6 +24,7 @@ const (
 	ByCertificate = "certificate" // the common name
 	ByToken       = "token"       // the holder by its claims
 	ByDatabase    = "database"    // a command on the region's database
+	ByDirectory   = "directory"   // a command in the directory of the region's CA
 	Unproven      = "none"
 )
 

@@ -558,7 +558,7 @@ type AuditRecord struct {
 	// Principal An ARN, or the name in a certificate; operator: one of the region's.
 	Principal string `json:"principal,omitempty"`
 
-	// Proof How the principal was proved: sigv4, certificate, token, database or none.
+	// Proof How the principal was proved: sigv4, certificate, token, database, directory or none.
 	Proof string `json:"proof,omitempty"`
 
 	// ProofID The access key id, or the name in the certificate.

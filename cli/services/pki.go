@@ -20,8 +20,9 @@ func PKI() *cobra.Command {
 		Use:   "pki",
 		Short: "The region's certificate authority",
 		Args:  terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Long: `One process, "atoll pki serve", holds the region's CA and signs certificate
-requests, by one-time join token or by the certificate that is to be renewed.`,
+		Long: `One process, "atoll pki serve", holds the region's issuing CAs and signs certificate
+requests, by one-time join token or by the certificate that is to be renewed. "atoll ca"
+shows the issuing CAs, and takes the root's key off this machine.`,
 	}
 	cmd.AddCommand(pkiServe())
 	return cmd
@@ -64,8 +65,9 @@ func (f *pkiService) start(ctx context.Context, s *System) error {
 	}
 	server := pki.NewServer(ca)
 	s.Ops.Check("ca", server.Check)
-	s.Ops.Registry.MustRegister(server.Collector())
+	s.Ops.Registry.MustRegister(server)
 	s.serve(p, l, "pki", server.TLS(), rest.Server{Handler: server.Handler(s.Log)})
+	p.run(func(ctx context.Context) error { return server.Run(ctx, s.Log) })
 	return p.wait()
 }
 
