@@ -85,7 +85,7 @@ cluster with "atoll work apply".`,
 		operator.Logs(session),
 		operator.Account(session), operator.Audit(session), operator.Key(session), operator.ManagementCluster(session),
 		operator.Work(session), operator.Config(session), operator.Rollout(session), operator.Region(session),
-		operator.Backup())
+		operator.Backup(), operator.CA(session))
 	// Services whose operators have commands below the same word.
 	authority, maestro, manager := services.PKI(), services.Maestro(), services.CLM(session)
 	authority.AddCommand(operator.PKIToken(session))

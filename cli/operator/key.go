@@ -57,7 +57,9 @@ func withKeys(session *terminal.Session, ctx context.Context, f func(ctx context
 // asDatabaseOperator returns a context for changes that this process makes in the region's database itself. Their audit
 // records name the user who runs the command, and action unless it is "".
 func asDatabaseOperator(ctx context.Context, action string) context.Context {
-	user := remote.ActorOf(asOperator(ctx)).Principal
 	return store.WithActor(ctx, store.Actor{Principal: "system:cli",
-		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: user, Operator: true, Action: action}.Encode()})
+		Audit: audit.Request{Proof: audit.ByDatabase, ProofID: userOf(ctx), Operator: true, Action: action}.Encode()})
 }
+
+// userOf returns the name of the local user, for audit records.
+func userOf(ctx context.Context) string { return remote.ActorOf(asOperator(ctx)).Principal }

@@ -1,0 +1,250 @@
+package operator
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"atoll.dev/cli/terminal"
+	"atoll.dev/internal/atomicfile"
+	"atoll.dev/pki"
+)
+
+// CA returns the command of the region's root and its issuing CAs.
+func CA(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "ca", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
+		Short: "The region's root and its issuing CAs: status, offline, issue",
+		Long: `The root of a region signs two issuing CAs, one for agents of management clusters and one for
+services, and these sign all certificates. A certificate is an identity only if the issuing CA
+of its kind has signed it. So the root's key is needed once in eight months, and can be kept
+elsewhere.
+
+Run these commands on the machine with the CA's directory.`,
+		Example: `  atoll ca status
+  atoll ca offline --out /mnt/safe/root.pem
+  atoll ca issue --root-key-file /mnt/safe/root.pem`,
+	}
+	cmd.AddCommand(caStatus(session), caOffline(session), caIssue(session))
+	return cmd
+}
+
+func addCADirFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("dir", "", "directory of the CA (default: that of the region below --home)")
+}
+
+// openPresentCA is openCAOf for a CA that exists. A mistyped directory gets no new CA.
+func openPresentCA(session *terminal.Session, dir string) (*pki.CA, error) {
+	if dir != "" {
+		if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
+			return nil, fmt.Errorf("there is no CA in %s: %w", dir, err)
+		}
+	}
+	return openCAOf(session, dir)
+}
+
+func caStatus(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "status", Args: cobra.NoArgs,
+		Short: "Show the root, its issuing CAs, when they end, and what must be done",
+		Long: `Shows the root and where its key is, and the issuing CAs with their ends. With the root's key
+here, an issuing CA renews itself when two thirds of its year are over. Without it, a warning
+says from then on that the key is needed. The metrics of atoll pki
+(pki_issuing_ca_renewal_due_timestamp_seconds) and its log say the same.`,
+		Example: "  atoll ca status -o json"}
+	o := terminal.AddOutputFlag(cmd)
+	dir := addCADirFlag(cmd)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		ca, err := openPresentCA(session, *dir)
+		if err != nil {
+			return err
+		}
+		return printCA(session, o, ca)
+	}
+	return cmd
+}
+
+// printCA prints the status of a CA.
+func printCA(session *terminal.Session, o *terminal.Output, ca *pki.CA) error {
+	status, err := ca.Status()
+	if err != nil {
+		return err
+	}
+	return o.Print(session.Out, status, func(w io.Writer) {
+		where := "key here"
+		if status.Root.KeyOffline {
+			where = "key offline"
+		}
+		rows := [][]string{{"CA", "EXPIRES", "RENEWED AFTER", "STATE"},
+			{"root", day(status.Root.Expires), "-", where}}
+		if status.Root.SignsAll {
+			rows[1][3] += ", signs everything: there are no issuing CAs (docs/identity.md)"
+		}
+		byRole := slices.Clone(status.Issuing)
+		slices.SortStableFunc(byRole, func(a, b pki.IssuingStatus) int { return cmp.Compare(a.Role, b.Role) })
+		for _, i := range byRole {
+			state := "signs"
+			if !i.Signs {
+				state = "replaced"
+			}
+			rows = append(rows, []string{string(i.Role), day(i.Expires), day(i.RenewAfter), state})
+		}
+		terminal.Table(w, rows)
+		for _, warning := range status.Warnings {
+			fmt.Fprintf(w, "warning: %s\n", warning)
+		}
+	})
+}
+
+func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
+
+func caOffline(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "offline", Args: cobra.NoArgs,
+		Short: "Take the root's key off this machine",
+		Long: `Writes the root's key and certificate to FILE, which must not exist, and then removes the key
+from the CA's directory. The region goes on enrolling, renewing and revoking with its issuing
+CAs; "atoll ca status" says when they need the key again. A killed command may be repeated with
+the same FILE.
+
+Where no file can be written, as in a container, --show prints the key and leaves it, and --kept
+removes it when it reads the same key from FILE, or from standard input for "-".
+
+Keep FILE, and a copy, where neither this machine nor its backups reach it. Whoever has it can
+be every service and every management cluster; without it the region needs a new root, and
+everything joins again. Backups and snapshots from before still have the key, and so may free
+blocks of the disk.`,
+		Example: `  atoll ca offline --out /mnt/safe/root.pem
+  (umask 077; kubectl exec atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --show > root.pem)
+  kubectl exec -i atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --kept - < root.pem`}
+	dir := addCADirFlag(cmd)
+	out := cmd.Flags().String("out", "", "write the root's key to this file, and remove it here")
+	show := cmd.Flags().Bool("show", false, "print the root's key, and leave it here")
+	kept := cmd.Flags().String("kept", "",
+		"file with the root's key; the key here is removed if both are the same")
+	cmd.MarkFlagsOneRequired("out", "show", "kept")
+	cmd.MarkFlagsMutuallyExclusive("out", "show", "kept")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ca, err := openPresentCA(session, *dir)
+		if err != nil {
+			return err
+		}
+		by := userOf(cmd.Context())
+		if *show {
+			return ca.TakeRootKey(by, func(key []byte) error {
+				session.Printf("%s", key)
+				return pki.ErrKeepRootKey
+			})
+		}
+		keep := func(key []byte) error { return keepKey(*out, key) }
+		if *kept != "" {
+			keep = func(key []byte) error { return compareKey(session, *kept, key) }
+		} else if err := refuseInside(*out, filepath.Dir(ca.CertFile())); err != nil {
+			return err
+		}
+		if err := ca.TakeRootKey(by, keep); err != nil {
+			return err
+		}
+		session.Printf("the root's key is in %s and no longer here; `atoll ca issue --root-key-file` needs it\n",
+			cmp.Or(*out, *kept))
+		return nil
+	}
+	return cmd
+}
+
+// compareKey returns an error when a file does not have a key.
+func compareKey(session *terminal.Session, file string, key []byte) error {
+	have, err := session.ReadFile(file)
+	if err == nil && !bytes.Equal(bytes.TrimSpace(have), bytes.TrimSpace(key)) {
+		err = fmt.Errorf("%s does not have the root's key of this region", file)
+	}
+	return err
+}
+
+// keepKey writes a key to a file that does not exist, or has the same key from a killed command, and reads it again.
+func keepKey(file string, key []byte) error {
+	if err := atomicfile.Create(file, key, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	have, err := os.ReadFile(file)
+	if err == nil && !bytes.Equal(have, key) {
+		err = fmt.Errorf("%s exists with another content: name a new file", file)
+	}
+	return err
+}
+
+// refuseInside returns an error when a file lies below a directory.
+func refuseInside(file, dir string) error {
+	path, err := filepath.Abs(file)
+	if err == nil {
+		if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
+			path = filepath.Join(real, filepath.Base(path))
+		}
+		if dir, err = filepath.Abs(dir); err == nil {
+			dir, err = filepath.EvalSymlinks(dir)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(path, dir+string(filepath.Separator)) {
+		return fmt.Errorf("%s is in the CA's directory, which the key must leave", file)
+	}
+	return nil
+}
+
+func caIssue(session *terminal.Session) *cobra.Command {
+	cmd := &cobra.Command{Use: "issue", Args: cobra.NoArgs,
+		Short: "Make new issuing CAs",
+		Long: `Makes new issuing CAs for agents and for services, which sign from now on. Certificates of the
+earlier ones stay valid, and their next renewal is by the new ones. The root's key comes from
+--root-key-file, which is not copied, or from the CA's directory. No process has to restart.
+
+--revoke is for a stolen key of an issuing CA. It ends all certificates that the issuing CAs of
+that kind have signed: servers close their connections within seconds, and each holder joins
+again with a new join token ("atoll mc join-token", "atoll pki token"; "atoll up" makes those of
+its own processes when they start). Clients read no revocation list: whoever has the stolen key
+of the services can still pretend to be a server to them until it expires.`,
+		Example: `  atoll ca issue --root-key-file /mnt/safe/root.pem
+  atoll ca issue --root-key-file /mnt/safe/root.pem --revoke agents`}
+	o := terminal.AddOutputFlag(cmd)
+	dir := addCADirFlag(cmd)
+	keyFile := cmd.Flags().String("root-key-file", "",
+		"file with the root's key, \"-\" for standard input (default: the key in the CA's directory)")
+	revoke := cmd.Flags().StringSlice("revoke", nil, "revoke the earlier issuing CAs: agents, services")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		ca, err := openPresentCA(session, *dir)
+		if err != nil {
+			return err
+		}
+		issue := pki.IssueOptions{By: userOf(cmd.Context())}
+		for _, name := range *revoke {
+			if !slices.Contains(pki.Roles[:], pki.Role(name)) {
+				return fmt.Errorf("--revoke %q: there are agents and services", name)
+			}
+			issue.Revoke = append(issue.Revoke, pki.Role(name))
+		}
+		if *keyFile != "" {
+			if issue.RootKey, err = session.ReadFile(*keyFile); err != nil {
+				return fmt.Errorf("--root-key-file: %w", err)
+			}
+		}
+		err = ca.Issue(issue)
+		if errors.Is(err, pki.ErrRootOffline) {
+			return fmt.Errorf("%w; name its file with --root-key-file", err)
+		}
+		if err != nil {
+			return err
+		}
+		return printCA(session, o, ca)
+	}
+	return cmd
+}
