@@ -1,7 +1,5 @@
 package cluster
 
-import "encoding/json"
-
 // MoveData is the state of a move of the control plane on one management cluster, in a report of AdapterHostedCluster.
 type MoveData struct {
 	ID      string `json:"id"`
@@ -11,7 +9,4 @@ type MoveData struct {
 
 // MoveReport returns the state of the last move on the management cluster that the placement names; a zero ID when
 // there was none.
-func (d HostedClusterData) MoveReport() (m MoveData) {
-	_ = json.Unmarshal(d.MoveStatus, &m) // what cannot be read stays empty
-	return m
-}
+func (d HostedClusterData) MoveReport() MoveData { return decodeData[MoveData](d.MoveStatus) }

@@ -3,13 +3,15 @@ package cluster
 import (
 	"encoding/json"
 	"fmt"
+
+	"atoll.dev/internal/jsonvalue"
 )
 
 // cutOrder returns a stored spec without a member that has an order, and the order; nil when the spec has no such
 // member.
 func cutOrder[T any](spec json.RawMessage, member string) (rest json.RawMessage, order *T, err error) {
-	var members map[string]json.RawMessage
-	if err := json.Unmarshal(spec, &members); err != nil {
+	members, err := jsonvalue.DecodeAs[map[string]json.RawMessage](spec)
+	if err != nil {
 		return nil, nil, fmt.Errorf("reading the stored spec: %w", err)
 	}
 	text := members[member]

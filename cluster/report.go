@@ -7,6 +7,7 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/api/rotation"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Adapter is the name of an adapter: of its directory below adapters/, of its
@@ -178,27 +179,17 @@ type HostedClusterData struct {
 }
 
 // RestoreReport returns the state of the last restore; a zero ID when there was none.
-func (d HostedClusterData) RestoreReport() (r RestoreData) {
-	_ = json.Unmarshal(d.Restore, &r) // what cannot be read stays empty
-	return r
-}
+func (d HostedClusterData) RestoreReport() RestoreData { return decodeData[RestoreData](d.Restore) }
 
 // BackupReport returns to which part of the past the cluster can be restored; a zero From when to none.
-func (d HostedClusterData) BackupReport() (b BackupData) {
-	_ = json.Unmarshal(d.Backups, &b) // what cannot be read stays empty
-	return b
-}
+func (d HostedClusterData) BackupReport() BackupData { return decodeData[BackupData](d.Backups) }
 
 // SizeReport returns the size class of the control plane; a zero Class while it has none.
-func (d HostedClusterData) SizeReport() (s SizeData) {
-	_ = json.Unmarshal(d.Size, &s) // what cannot be read stays empty
-	return s
-}
+func (d HostedClusterData) SizeReport() SizeData { return decodeData[SizeData](d.Size) }
 
 // RotationReports returns the states of the last rotations, by kind of key.
-func (d HostedClusterData) RotationReports() (r map[rotation.Key]RotationData) {
-	_ = json.Unmarshal(d.Rotations, &r) // what cannot be read stays empty
-	return r
+func (d HostedClusterData) RotationReports() map[rotation.Key]RotationData {
+	return decodeData[map[rotation.Key]RotationData](d.Rotations)
 }
 
 // Endpoint is where the API of a cluster is reached.
@@ -280,9 +271,17 @@ func (r Reports) HostedCluster() HostedClusterData {
 // NodePool reads the data of AdapterNodePool.
 func (r Reports) NodePool() NodePoolData { return dataOf[NodePoolData](r, AdapterNodePool) }
 
-func dataOf[T any](r Reports, adapter Adapter) (data T) {
+func dataOf[T any](r Reports, adapter Adapter) T {
 	report, _ := r.By(adapter)
-	_ = json.Unmarshal(report.Data, &data) // what cannot be read stays empty
+	return decodeData[T](report.Data)
+}
+
+// decodeData decodes the data of a report, or a member of it. A member of a wrong type is empty, and the others are
+// decoded.
+func decodeData[T any](text json.RawMessage) (data T) {
+	if len(text) > 0 {
+		data, _ = jsonvalue.DecodeAs[T](text)
+	}
 	return data
 }
 
@@ -290,11 +289,10 @@ func dataOf[T any](r Reports, adapter Adapter) (data T) {
 // resource's own.
 func (r Reports) Hosts() (hosts []ManagementCluster) {
 	for _, report := range r {
-		var d struct {
+		d := decodeData[struct {
 			ManagementCluster ManagementCluster `json:"management_cluster"`
 			TargetCluster     ManagementCluster `json:"target_cluster"`
-		}
-		_ = json.Unmarshal(report.Data, &d)
+		}](report.Data)
 		for _, name := range []ManagementCluster{d.ManagementCluster, d.TargetCluster} {
 			if name != "" && !slices.Contains(hosts, name) {
 				hosts = append(hosts, name)

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"encoding/json"
 	"fmt"
 	"time"
 )
@@ -32,10 +31,7 @@ const (
 )
 
 // UpgradeReport returns the state of the last upgrade; an empty To when there was none.
-func (d HostedClusterData) UpgradeReport() (u UpgradeData) {
-	_ = json.Unmarshal(d.Upgrade, &u) // what cannot be read stays empty
-	return u
-}
+func (d HostedClusterData) UpgradeReport() UpgradeData { return decodeData[UpgradeData](d.Upgrade) }
 
 // CheckRollback returns why a cluster cannot go back to the release before its last upgrade, and nil when it can. The
 // error names the next step.

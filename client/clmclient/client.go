@@ -21,6 +21,7 @@ import (
 
 	"atoll.dev/api/clm"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Options are the address of the cluster lifecycle manager and the caller's identity.
@@ -111,11 +112,11 @@ func (r Resource) MarshalJSON() ([]byte, error) { return r.JSON, nil }
 
 // ResourceOf reads the object of an event of a watch.
 func ResourceOf(object json.RawMessage) (Resource, error) {
-	r := Resource{JSON: object}
-	if err := json.Unmarshal(object, &r.Resource); err != nil {
-		return r, fmt.Errorf("reading a resource of CLM: %w", err)
+	r, err := jsonvalue.DecodeAs[clm.Resource](object)
+	if err != nil {
+		err = fmt.Errorf("reading a resource of CLM: %w", err)
 	}
-	return r, nil
+	return Resource{Resource: r, JSON: object}, err
 }
 
 // ResourceKind is a kind of resources that a CLM serves.

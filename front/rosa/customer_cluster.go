@@ -14,6 +14,7 @@ import (
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
 	"atoll.dev/front/rosa/request"
+	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
 )
 
@@ -29,7 +30,8 @@ func (c *exchange) toCluster(r clmclient.Resource) (platform.Cluster, error) {
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
 	shown.Status, shown.PlacementRef = clusterStatus(r.Resource, c.visibility)
-	if err := json.Unmarshal(r.Spec, &shown.Spec); err != nil {
+	var err error
+	if shown.Spec, err = jsonvalue.DecodeAs[platform.ClusterSpec](r.Spec); err != nil {
 		return shown, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
 	}
 	return shown, nil
