@@ -1,6 +1,7 @@
 package access
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"atoll.dev/access/policy"
 	"atoll.dev/client"
 	"atoll.dev/store"
 )
@@ -29,9 +31,9 @@ func (l latencies) report(b *testing.B) {
 	}
 }
 
-// directoryWith returns a directory of one account with n policies that are all attached to principal. Each permits one
-// cluster, c0 to cN.
-func directoryWith(b *testing.B, n int) *Directory {
+// directoryWith returns a directory of one account with n policies that are all attached to principal. statement
+// returns the text of the policy with a number.
+func directoryWith(b *testing.B, n int, statement func(int) string) *Directory {
 	spec := func(v any) json.RawMessage {
 		text, err := json.Marshal(v)
 		if err != nil {
@@ -44,8 +46,7 @@ func directoryWith(b *testing.B, n int) *Directory {
 	for i := range n {
 		id := fmt.Sprintf("p%d", i)
 		documents = append(documents, store.Document{Kind: KindPolicy, ID: id, Scope: account, Version: 1,
-			Spec: spec(policySpec{Name: id, Text: fmt.Sprintf(`permit (principal, action in [ROSA::Action::"DescribeCluster",
-				ROSA::Action::"UpdateCluster"], resource == ROSA::Cluster::"c%d");`, i)})},
+			Spec: spec(policySpec{Name: id, Text: statement(i)})},
 			store.Document{Kind: KindAttachment, ID: "a" + id, Scope: account, Version: 1,
 				Spec: spec(attachmentSpec{PolicyID: id, Type: TargetUser, Target: principal})})
 	}
@@ -55,15 +56,39 @@ func directoryWith(b *testing.B, n int) *Directory {
 	return d
 }
 
+// taggedResources are clusters whose tags a front has read.
+type taggedResources struct{ byPath }
+
+func (taggedResources) Complete(_ context.Context, _ Identity, of policy.Resource) (policy.Resource, error) {
+	of.Tags = map[string]string{"team": "team-499", "stage": "production"}
+	return of, nil
+}
+
 // BenchmarkProofAndDecision is a signed GET from the parsed request to the handler: signature, limits of the account
-// and decision by 1,000 attached policies.
+// and decision by 1,000 attached policies, each about one cluster.
 func BenchmarkProofAndDecision(b *testing.B) {
+	benchmarkSignedGET(b, byPath{}, directoryWith(b, 1000, func(i int) string {
+		return fmt.Sprintf(`permit (principal, action in [ROSA::Action::"DescribeCluster",
+			ROSA::Action::"UpdateCluster"], resource == ROSA::Cluster::"c%d");`, i)
+	}))
+}
+
+// BenchmarkProofAndConditions is the same with as many policies as may reach a principal, each with a condition that is
+// evaluated. The last one permits.
+func BenchmarkProofAndConditions(b *testing.B) {
+	benchmarkSignedGET(b, taggedResources{}, directoryWith(b, MaxReach, func(i int) string {
+		return fmt.Sprintf(`permit (principal, action == ROSA::Action::"DescribeCluster", resource)
+			when { resource.hasTag("team") && resource.getTag("team") == "team-%d" };`, i)
+	}))
+}
+
+func benchmarkSignedGET(b *testing.B, resources Resources, d *Directory) {
 	keys := testKeys()
 	key := keys[testID]
 	key.Account, key.Principal, key.Privileged = account, principal, false
 	keys[testID] = key
 	ran := 0
-	rt := NewRouter(Options{Log: quiet, Region: testRegion, Policy: directoryWith(b, 1000),
+	rt := NewRouter(Options{Log: quiet, Region: testRegion, Policy: d, Resources: resources,
 		Limiter:    NewLimiter(Limits{Rates: map[Class]Rate{Reads: {PerSecond: 1e9, Burst: 1e9}}}),
 		Identifier: &Verifier{Region: testRegion, Keys: keys, Now: func() time.Time { return testTime }}})
 	rt.Handle(Route{"GET", "/api/v0/clusters/{id}", "DescribeCluster", "Cluster", "id", Customers},

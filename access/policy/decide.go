@@ -144,7 +144,8 @@ func (ix *Index) Decide(q Query) (Decision, error) {
 	if _, known := byName[q.Action]; !known || !q.Context.SourceIP.IsValid() || q.Context.Time.IsZero() {
 		return Decision{}, ErrIncomplete
 	}
-	ask := request{q: &q, principal: uid("Principal", string(q.Principal)), resource: uid(q.Resource.Kind, q.Resource.ID)}
+	ask := request{q: &q, principal: uid("Principal", string(q.Principal)), resource: uid(q.Resource.Kind, q.Resource.ID),
+		built: map[types.EntityUID]types.Entity{}}
 	allowed, why := cedar.Authorize(policies{ix, q}, &ask, cedar.Request{
 		Principal: ask.principal, Action: types.NewEntityUID(actionType, types.String(q.Action)),
 		Resource: ask.resource, Context: q.Context.record(),
@@ -278,15 +279,28 @@ func (c Context) record() types.Record {
 	return types.NewRecord(m)
 }
 
-// request has the entities of a query.
+// request has the entities of a query. One goroutine uses it, for one decision.
 type request struct {
 	q                   *Query
 	principal, resource types.EntityUID
+	built               map[types.EntityUID]types.Entity // each condition of each statement gets its entities again
 }
 
 // Get implements types.EntityGetter.
 func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
-	e := types.Entity{UID: id}
+	if e, ok := r.built[id]; ok {
+		return e, true
+	}
+	e, exists := r.entity(id)
+	if exists {
+		r.built[id] = e
+	}
+	return e, exists
+}
+
+// entity builds an entity of the query; exists is false for one that the query does not name.
+func (r *request) entity(id types.EntityUID) (e types.Entity, exists bool) {
+	e = types.Entity{UID: id}
 	account := uid(Account, string(r.q.Account))
 	switch {
 	case id.Type == actionType:
