@@ -18,6 +18,7 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 
 	"atoll.dev/internal/quick"
+	"atoll.dev/pki"
 )
 
 // A foreign broker takes our revocation list as it is: Mosquitto reads it from
@@ -121,7 +122,7 @@ func TestMosquittoAcceptsTheRevocationList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := e.region.Revoke("c1", ""); err != nil {
+	if _, err := e.region.Revoke("c1", pki.Command{}); err != nil {
 		t.Fatal(err)
 	}
 	crl()

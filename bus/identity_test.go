@@ -142,7 +142,7 @@ func TestI7ARevokedAgentIsDisconnected(t *testing.T) {
 	receive(t, up)
 
 	begun := time.Now()
-	if _, err := e.region.Revoke("c1", "a test"); err != nil {
+	if _, err := e.region.Revoke("c1", pki.Command{Reason: "a test"}); err != nil {
 		t.Fatal(err)
 	}
 	if p := c.next(); p != nil {

@@ -62,7 +62,7 @@ func TestI7AnExpiredCertificateRenewsFor24Hours(t *testing.T) {
 				so.dial = l.dial
 				wait(c.sleep)
 				if c.revoke {
-					if _, err := ca.Revoke("management-01", ""); err != nil {
+					if _, err := ca.Revoke("management-01", Command{}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -125,7 +125,7 @@ func TestI7OnlyAFreshListAdmitsClients(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := ca.Revoke("management-01", ""); err != nil {
+		if _, err := ca.Revoke("management-01", Command{}); err != nil {
 			t.Fatal(err)
 		}
 		knowCRL(t, ca, server)

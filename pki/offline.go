@@ -2,8 +2,6 @@ package pki
 
 import (
 	"crypto/ecdsa"
-	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"atoll.dev/api/audit"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -57,7 +54,7 @@ func (ca *CA) takeRootKey(by string, keep func([]byte) error) error {
 	if err := ca.maintainIssuers(time.Now()); err != nil {
 		return err
 	}
-	if err := ca.recordCommand(by, "TakeRootKey", ca.cert); err != nil {
+	if err := ca.recordCommand(commandOn(by, ca.cert), "TakeRootKey", authorityKind, idOf(ca.cert)); err != nil {
 		return err
 	}
 	if err := keep(data); errors.Is(err, ErrKeepRootKey) {
@@ -66,14 +63,6 @@ func (ca *CA) takeRootKey(by string, keep func([]byte) error) error {
 		return err
 	}
 	return atomicfile.Write(path, ca.CertPEM(), 0o600)
-}
-
-// recordCommand writes the audit record of a command that uses the root's key. of is the certificate of the CA that it
-// concerns. The caller holds the lock.
-func (ca *CA) recordCommand(by, action string, of *x509.Certificate) error {
-	return ca.appendAudit(audit.Change{Time: time.Now().UTC(), Change: "update", Kind: "CertificateAuthority",
-		ID: of.SerialNumber.Text(16), Principal: "system:cli", Request: json.RawMessage(audit.Request{
-			Proof: audit.ByDirectory, ProofID: by, Operator: true, Action: action, Reason: of.Subject.CommonName}.Encode())})
 }
 
 // maxIssuers bounds the issuing CAs of a role that [CA.Issue] keeps: each signs a list in crl.pem.
@@ -151,7 +140,7 @@ func (ca *CA) issueAll(o IssueOptions) error {
 			return err
 		}
 	}
-	if err := ca.recordCommand(o.By, "IssueIssuingCAs", ca.cert); err != nil {
+	if err := ca.recordCommand(commandOn(o.By, ca.cert), "IssueIssuingCAs", authorityKind, idOf(ca.cert)); err != nil {
 		return err
 	}
 	for _, role := range Roles {
@@ -162,7 +151,7 @@ func (ca *CA) issueAll(o IssueOptions) error {
 	// The list revokes. The files are removed after it, so that a kill leaves no key that is neither listed nor there.
 	earlier = slices.DeleteFunc(earlier, func(i issuer) bool { return !slices.Contains(o.Revoke, i.role) })
 	for _, i := range earlier {
-		if err := ca.recordCommand(o.By, "RevokeIssuingCA", i.cert); err != nil {
+		if err := ca.recordCommand(commandOn(o.By, i.cert), "RevokeIssuingCA", authorityKind, idOf(i.cert)); err != nil {
 			return err
 		}
 	}

@@ -113,16 +113,16 @@ type RevokedCertificate struct {
 
 // Revoke revokes all certificates of a name, removes its join tokens and bars the name:
 // the CA signs nothing for it until [CA.Allow]. To revoke a revoked name is no error.
-// The revocation list is written before Revoke returns.
-func (ca *CA) Revoke(name Name, reason string) (Revocation, error) {
-	rev, err := ca.revoke(name, reason)
+// The audit record is written before anything is revoked, and the revocation list before Revoke returns.
+func (ca *CA) Revoke(name Name, c Command) (Revocation, error) {
+	rev, err := ca.revoke(name, c)
 	if err != nil {
 		return rev, fmt.Errorf("revoking %s: %w", name, err)
 	}
 	return rev, nil
 }
 
-func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
+func (ca *CA) revoke(name Name, c Command) (Revocation, error) {
 	if err := name.Validate(); err != nil {
 		return Revocation{}, err
 	}
@@ -154,7 +154,10 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 			rev.Certificates = append(rev.Certificates, RevokedCertificate{c.Serial, c.Fingerprint, c.Expires})
 		}
 	}
-	rec.Barred, rec.At, rec.Reason = true, now, reason
+	if err := ca.recordCommand(c, "RevokeName", identityKind, string(name)); err != nil {
+		return rev, err
+	}
+	rec.Barred, rec.At, rec.Reason = true, now, c.Reason
 	if err := writeRecord(ca.dir, revokedDir, name, rec); err != nil {
 		return rev, err
 	}
@@ -167,7 +170,7 @@ func (ca *CA) revoke(name Name, reason string) (Revocation, error) {
 
 // Allow lets a revoked name join again, with a new join token and a new key.
 // Revoked certificates stay revoked. It does nothing for a name that is not barred.
-func (ca *CA) Allow(name Name) (changed bool, err error) {
+func (ca *CA) Allow(name Name, c Command) (changed bool, err error) {
 	if err := name.Validate(); err != nil {
 		return false, fmt.Errorf("allowing %s: %w", name, err)
 	}
@@ -179,7 +182,9 @@ func (ca *CA) Allow(name Name) (changed bool, err error) {
 	rec, err := readRecord[revokedRecord](ca.dir, revokedDir, name)
 	if err == nil && rec.Barred {
 		rec.Barred, changed = false, true
-		err = writeRecord(ca.dir, revokedDir, name, rec)
+		if err = ca.recordCommand(c, "AllowName", identityKind, string(name)); err == nil {
+			err = writeRecord(ca.dir, revokedDir, name, rec)
+		}
 	}
 	if err != nil {
 		return false, fmt.Errorf("allowing %s: %w", name, err)

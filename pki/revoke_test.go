@@ -129,7 +129,7 @@ func TestI7ARevokedClientIsDisconnectedAndRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	begun := time.Now()
-	rev, err := beside.Revoke("management-01", "stolen")
+	rev, err := beside.Revoke("management-01", Command{Reason: "stolen"})
 	if err != nil || len(rev.Certificates) != 1 || rev.Certificates[0].Fingerprint != derHash(thief.Certificate().Raw) {
 		t.Fatalf("%+v %v", rev, err)
 	}
@@ -172,10 +172,10 @@ func TestI7ARevokedNameJoinsAgainAfterAllow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if rev, err := ca.Revoke("management-01", ""); err != nil || rev.Tokens != 1 {
+	if rev, err := ca.Revoke("management-01", Command{}); err != nil || rev.Tokens != 1 {
 		t.Fatalf("%+v %v", rev, err)
 	}
-	if rev, err := ca.Revoke("management-01", ""); err != nil || len(rev.Certificates) != 1 || rev.Tokens != 0 {
+	if rev, err := ca.Revoke("management-01", Command{}); err != nil || len(rev.Certificates) != 1 || rev.Tokens != 0 {
 		t.Errorf("revoked twice: %+v %v", rev, err)
 	}
 	if _, err := ca.CreateToken("management-01", time.Minute); !errors.Is(err, ErrRevoked) ||
@@ -187,10 +187,10 @@ func TestI7ARevokedNameJoinsAgainAfterAllow(t *testing.T) {
 	if _, err := ca.Sign(csr, "management-01"); !errors.Is(err, ErrRevoked) {
 		t.Errorf("signed for a revoked name: %v", err)
 	}
-	if changed, err := ca.Allow("management-01"); !changed || err != nil {
+	if changed, err := ca.Allow("management-01", Command{}); !changed || err != nil {
 		t.Fatal(changed, err)
 	}
-	if changed, err := ca.Allow("management-01"); changed || err != nil {
+	if changed, err := ca.Allow("management-01", Command{}); changed || err != nil {
 		t.Errorf("allowed twice: %v %v", changed, err)
 	}
 	if status, body := post(t, url, ca, nil, SignRequest{CSR: string(csr), Token: pending}); status != 403 ||
@@ -264,7 +264,7 @@ func TestI7NoCertificateEscapesARevocation(t *testing.T) {
 		enough = len(given) >= 20
 		mu.Unlock()
 	}
-	if _, err := ca.Revoke("management-01", ""); err != nil {
+	if _, err := ca.Revoke("management-01", Command{}); err != nil {
 		t.Fatal(err)
 	}
 	signers.Wait()
@@ -298,7 +298,7 @@ func TestI12ARevocationSurvivesAKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ca.Revoke("management-01", ""); err != nil {
+	if _, err := ca.Revoke("management-01", Command{}); err != nil {
 		t.Fatal(err)
 	}
 	// The state after a kill between the two files.
@@ -361,7 +361,7 @@ func TestI7ARevokedProcessIsNotReady(t *testing.T) {
 	}
 	wait(server, "")
 	for _, name := range []Name{"system:broker", "management-01"} {
-		if _, err := ca.Revoke(name, "stolen"); err != nil {
+		if _, err := ca.Revoke(name, Command{Reason: "stolen"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -371,7 +371,7 @@ func TestI7ARevokedProcessIsNotReady(t *testing.T) {
 		t.Fatal("a revoked certificate was renewed")
 	}
 	wait(agent, "the certificate of management-01 is revoked")
-	if _, err := ca.Allow("management-01"); err != nil {
+	if _, err := ca.Allow("management-01", Command{}); err != nil {
 		t.Fatal(err)
 	}
 	token, err := ca.CreateToken("management-01", time.Minute)

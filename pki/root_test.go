@@ -316,13 +316,21 @@ func TestIssuingCAsAreBounded(t *testing.T) {
 	}
 }
 
-// Each use of the root's key by a command is in the region's audit, with the user.
-func TestCommandsWithTheRootKeyAreAudited(t *testing.T) {
+// Each command that uses the root's key, revokes a name or lets it join again is in the region's audit, with the user.
+func TestCommandsInTheCAsDirectoryAreAudited(t *testing.T) {
 	ca := openCA(t)
 	revoked := stolen(t, ca, Agents).cert.SerialNumber.Text(16)
 	err := ca.Issue(IssueOptions{By: "cli:eve", Revoke: []Role{Agents}})
 	if err == nil {
 		err = ca.TakeRootKey("cli:ann", func([]byte) error { return nil })
+	}
+	if err == nil {
+		_, err = ca.Revoke("edge-7", Command{By: "cli:bob", Reason: "stolen"})
+	}
+	for range 2 { // the second one changes nothing
+		if err == nil {
+			_, err = ca.Allow("edge-7", Command{By: "cli:bob"})
+		}
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +341,7 @@ func TestCommandsWithTheRootKeyAreAudited(t *testing.T) {
 	}
 	root := ca.cert.SerialNumber.Text(16)
 	want := [][3]string{{"cli:eve", "IssueIssuingCAs", root}, {"cli:eve", "RevokeIssuingCA", revoked},
-		{"cli:ann", "TakeRootKey", root}}
+		{"cli:ann", "TakeRootKey", root}, {"cli:bob", "RevokeName", "edge-7"}, {"cli:bob", "AllowName", "edge-7"}}
 	for i, c := range items {
 		var by audit.Request
 		if err := json.Unmarshal(c.Request, &by); err != nil || i >= len(want) ||

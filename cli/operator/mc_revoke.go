@@ -27,12 +27,12 @@ Run it on the machine with the CA's directory. It may be repeated.`,
 		Args:    cobra.ExactArgs(1),
 	}
 	o := terminal.AddOutputFlag(cmd)
-	cmd.RunE = func(_ *cobra.Command, args []string) error {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		ca, err := openCAOf(session, dir)
 		if err != nil {
 			return err
 		}
-		rev, err := ca.Revoke(pki.Name(args[0]), reason)
+		rev, err := ca.Revoke(pki.Name(args[0]), pki.Command{By: userOf(cmd.Context()), Reason: reason})
 		if err != nil {
 			return err
 		}
@@ -57,7 +57,7 @@ that were revoked stay revoked: the cluster joins again with a new key and a new
 "atoll mc join-token". The agent of a local management cluster restarts and joins by itself.`,
 		Example: "  atoll mc allow edge-7 && atoll mc join-token edge-7",
 		Args:    cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, args []string) error {
 			home, err := session.Home()
 			if err != nil {
 				return err
@@ -66,7 +66,7 @@ that were revoked stay revoked: the cluster joins again with a new key and a new
 			if err != nil {
 				return err
 			}
-			changed, err := ca.Allow(pki.Name(args[0]))
+			changed, err := ca.Allow(pki.Name(args[0]), pki.Command{By: userOf(cmd.Context())})
 			if err != nil {
 				return err
 			}
