@@ -6,6 +6,7 @@
 //
 // Below the store's prefix:
 //
+//	NAMESPACE/NAME/CHAIN/order-00000007-TIME the chain's Order, stored first: the plane's seventh chain, say
 //	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 4 MiB
 //	NAMESPACE/NAME/CHAIN/keys                the plane's keys and certificates
 //	NAMESPACE/NAME/CHAIN/chain               Manifest, written last: a chain without it is not restored from
@@ -15,15 +16,18 @@
 //	.deleted/NAMESPACE/NAME                  tombstone: when the plane's cluster was deleted, and the owner of its data
 //	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last, sealed (decision 156)
 //
-// The name of a chain begins with the time of its snapshot, so that names are in the order of time. Each object is
-// encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that is changed,
-// cut short, or stored under another name cannot be opened; the manifest has a checksum of each part, and each
-// segment one of the object before it, so that a restore detects a missing object.
+// The name of a chain begins with the time of its snapshot. The order of a plane's chains is that of their generations:
+// a plane moves between machines whose clocks differ, and a clock can be set back (see Order, and decision 153).
+//
+// Each object is encrypted by itself (package envelope) under the chain's data key, which a KMS wraps. An object that
+// is changed, cut short, or stored under another name cannot be opened; the manifest has a checksum of each part, and
+// each segment one of the object before it, so that a restore detects a missing object.
 //
 // Time. A sample is a moment and the revision that etcd had after it. Every write that was acknowledged before the
 // moment is in the revision, and every write that began after etcd answered is not. The log has one sample for each
 // second in which something changed, so a restore to a second has every write acknowledged before it, and none that
-// began later than the next sample.
+// began later than the next sample. Times of different periods of the clock (Order.Period) are never compared: a moment
+// that a clock showed twice is the later one.
 //
 // The package is a tool: hosting, local and cli import it. It imports envelope, envelope/kms and internal packages.
 package backup
@@ -69,17 +73,20 @@ const chainTime = "20060102T150405.000Z"
 
 var chainName = regexp.MustCompile(`^(\d{8}T\d{6}\.\d{3}Z)-[0-9a-f]{8}$`)
 
-// parseChain returns the time in a chain's name.
-func parseChain(name string) (time.Time, error) {
+// parseChain returns the chain with a name.
+func parseChain(name string) (c Chain, err error) {
 	m := chainName.FindStringSubmatch(name)
 	if m == nil {
-		return time.Time{}, fmt.Errorf("%q is not a name of a chain", name)
+		return c, fmt.Errorf("%q is not a name of a chain", name)
 	}
-	return time.Parse(chainTime, m[1])
+	c.Name = name
+	c.Taken, err = time.Parse(chainTime, m[1])
+	return c, err
 }
 
 // Names of a chain's objects.
 const (
+	orderPrefix    = "order-"
 	manifestObject = "chain"
 	keysObject     = "keys"
 	markObject     = "mark"
@@ -90,14 +97,12 @@ const (
 func partName(n int) string    { return fmt.Sprintf("%s%08d", partPrefix, n) }
 func segmentName(n int) string { return fmt.Sprintf("%s%08d", segmentPrefix, n) }
 
-// splitName splits the name of an object into plane, chain and the object's own name.
-func splitName(name string) (p Plane, chain, object string, ok bool) {
+// splitName splits the name of an object into chain and the object's own name.
+func splitName(name string) (c Chain, object string, ok bool) {
 	f := strings.Split(name, "/")
 	if len(f) != 4 {
-		return Plane{}, "", "", false
+		return Chain{}, "", false
 	}
-	if _, err := parseChain(f[2]); err != nil {
-		return Plane{}, "", "", false
-	}
-	return Plane{f[0], f[1]}, f[2], f[3], true
+	c, err := parseChain(f[2])
+	return c, f[3], err == nil
 }

@@ -40,20 +40,20 @@ type chain struct {
 
 	prefix   string // of its objects
 	name     string
+	period   time.Time // Order.Period
 	key      envelope.DataKey
 	compress *zstd.Encoder
 
 	// Of the log.
-	number      int       // of the next segment
-	previous    []byte    // checksum of the object before it
-	last        Sample    // end of the log that is stored
-	storedUntil time.Time // up to which the log and its mark are stored
-	size        int       // bytes of the log
+	number   int    // of the next segment
+	previous []byte // checksum of the object before it
+	last     Sample // end of the log that is stored
+	size     int    // bytes of the log
 }
 
 func newChain(f *Follower, conn *grpc.ClientConn) *chain {
-	return &chain{f: f, conn: conn, complete: make(chan struct{}), ended: make(chan struct{}),
-		large: make(chan struct{})}
+	return &chain{f: f, conn: conn, period: f.readClock().period, complete: make(chan struct{}),
+		ended: make(chan struct{}), large: make(chan struct{})}
 }
 
 // run stores the snapshot, and then the log, until ctx ends or an error occurs. After an error the follower begins a
@@ -76,19 +76,23 @@ func (c *chain) run() (err error) {
 	return nil
 }
 
-// takeSample reads etcd's revision. The sample's time is the time before the request, or notBefore when that is later.
-func (c *chain) takeSample(notBefore time.Time) (Sample, error) {
+// errSetBack is the error of a chain that ends because the clock of this machine was set back. Within a chain, times
+// never decrease.
+var errSetBack = errors.New("the clock of this machine was set back")
+
+// takeSample reads etcd's revision. The sample's time is the time before the request.
+func (c *chain) takeSample() (Sample, error) {
 	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
 	defer cancel()
-	at := time.Now().UTC().Round(0)
+	at := c.f.readClock()
+	if !at.period.Equal(c.period) {
+		return Sample{}, errSetBack
+	}
 	r, err := pb.NewMaintenanceClient(c.conn).Status(ctx, &pb.StatusRequest{})
 	if err != nil {
 		return Sample{}, err
 	}
-	if at.Before(notBefore) { // the clock was set back: the log's time stays the same until the clock has passed it
-		at = notBefore
-	}
-	return Sample{Time: at, Revision: r.Header.GetRevision()}, nil
+	return Sample{Time: at.now, Revision: r.Header.GetRevision()}, nil
 }
 
 // snapshotLimit bounds a snapshot: etcd's largest quota is 8 GiB, and a plane must not fill the disk of the spool.
@@ -102,10 +106,16 @@ func (c *chain) takeSnapshot() error {
 	case c.f.o.Snapshots <- struct{}{}:
 		defer func() { <-c.f.o.Snapshots }()
 	}
+	// The claim comes after the list of generations: a follower whose plane another owner takes meanwhile has no later
+	// generation than the chains of that owner.
+	order, unordered, err := nextOrder(c.ctx, c.f.o.Store, c.f.o.Plane, c.period)
+	if err != nil {
+		return err
+	}
 	if err := c.f.claim(c.ctx); err != nil {
 		return err
 	}
-	start, err := c.takeSample(time.Time{})
+	start, err := c.takeSample()
 	if err != nil {
 		return err
 	}
@@ -115,7 +125,7 @@ func (c *chain) takeSnapshot() error {
 	}
 	c.name = start.Time.Format(chainTime) + "-" + hex.EncodeToString(random)
 	c.prefix = c.f.o.Plane.prefix() + c.name + "/"
-	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Start: start}
+	m := Manifest{Plane: c.f.o.Plane.String(), Chain: c.name, Order: order, Unordered: unordered, Start: start}
 	if c.f.o.Restores != nil {
 		if m.Restores, err = c.f.o.Restores(); err != nil {
 			return fmt.Errorf("reading the restore orders that the plane has executed: %w", err)
@@ -135,6 +145,9 @@ func (c *chain) takeSnapshot() error {
 	if _, err := spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
+	if err := c.f.put(c.ctx, c.prefix+order.objectName(), []byte(order.objectName()+"\n")); err != nil {
+		return err
+	}
 	if err := c.storeParts(spool, &m); err != nil {
 		return err
 	}
@@ -148,7 +161,7 @@ func (c *chain) takeSnapshot() error {
 	if err := c.f.put(c.ctx, c.prefix+manifestObject, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last, c.storedUntil = 1, sha256Of(object), start, start.Time
+	c.number, c.previous, c.last = 1, sha256Of(object), start
 	return nil
 }
 
@@ -178,7 +191,7 @@ func (c *chain) spoolSnapshot(spool io.Writer, m *Manifest) error {
 			return err
 		}
 		if m.Size == 0 { // etcd has begun its transaction: the snapshot has nothing later than this sample
-			if m.Complete, err = c.takeSample(m.Start.Time); err != nil {
+			if m.Complete, err = c.takeSample(); err != nil {
 				return err
 			}
 		}

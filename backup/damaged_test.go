@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -147,7 +148,9 @@ func TestInterruptedChainsHideNothing(t *testing.T) {
 		manifest := testPlane.prefix() + chains[0].Name + "/"
 		for range 2 { // as a chain leaves them that ends after its manifest
 			other := New(Options{Plane: testPlane, Dial: w.f.o.Dial, Store: w.store, KMS: testKeys(t), Spool: t.TempDir()})
-			before := w.f
+			w.f.mu.Lock()
+			other.clock = w.f.clock // the same period
+			w.f.mu.Unlock()
 			w.store.setFault(func(op, name string) error {
 				isNew := !strings.HasPrefix(name, manifest)
 				if op == "put" && isNew && (strings.Contains(name, segmentPrefix) || strings.HasSuffix(name, markObject)) {
@@ -155,12 +158,11 @@ func TestInterruptedChainsHideNothing(t *testing.T) {
 				}
 				return nil
 			})
-			stop := w.stop
-			w.f = other
-			w.run()
-			sleep(5 * time.Second)
-			w.stop()
-			w.f, w.stop = before, stop
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+			if err := other.keepChains(ctx); err == nil {
+				t.Fatal("the chain has not ended")
+			}
+			cancel()
 			w.store.setFault(nil)
 			w.write(30, time.Second)
 		}

@@ -31,6 +31,11 @@ var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log"
 // Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
 // the latest moment that is stored. Every object is checked.
 //
+// The latest moment is that of the last chain in the order of chains (see arrange), which no clock decides. Another
+// moment is one that the clock of the plane's machine showed. When it was set back, or the plane moved to a machine
+// whose clock is behind, the clock showed some moments twice: then the later one is restored, so that every write is
+// there that was acknowledged while the clock showed an earlier time. ErrOutside when the later one is not stored.
+//
 // A list shows only the second in which a chain began; the chain's first sample is a little later. When no earlier
 // chain restores to a moment between that second and the first sample, Fetch restores to the first sample.
 //
@@ -38,33 +43,98 @@ var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log"
 // that has the moment, and names those that are damaged: ErrCorrupt when no chain is left. An error of the store ends
 // it at once. For the latest moment it never takes an older chain instead of a damaged one: writes would be missing.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
-	chains, err := Chains(ctx, store, plane)
+	readers, err := openChains(ctx, store, kms, plane)
 	if err != nil {
-		return Fetched{}, err
+		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 	}
-	if len(chains) == 0 {
+	if len(readers) == 0 {
 		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
-	}
-	readers := make([]*chainReader, len(chains))
-	for i, c := range chains {
-		readers[i] = &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
 	}
 	if at.IsZero() {
 		return fetchLatest(ctx, readers, dir)
 	}
-	begunCount := slices.IndexFunc(chains, func(c Chain) bool { return c.Taken.Truncate(time.Second).After(at) })
-	if begunCount < 0 {
-		begunCount = len(chains)
+	chains := make([]Chain, len(readers))
+	for i, r := range readers {
+		chains[i] = r.chain
 	}
-	if begunCount == 0 {
+	from, to, ok := chainsAt(chains, at)
+	switch {
+	case from == to && !ok:
+		oldest := slices.MinFunc(chains, func(a, b Chain) int { return a.Taken.Compare(b.Taken) })
 		return Fetched{}, fmt.Errorf("plane %s: the oldest backup is of %s: %w", plane,
-			chains[0].Taken.Format(time.RFC3339), ErrOutside)
+			oldest.Taken.Format(time.RFC3339), ErrOutside)
+	case from == to:
+		return Fetched{}, fmt.Errorf("plane %s: the backup began again at %s, and its first snapshot since is of %s: name "+
+			"that moment, or one before the beginning: %w", plane, chains[from].Period.Format(time.RFC3339),
+			chains[from].Taken.Format(time.RFC3339), ErrOutside)
 	}
-	got, err := fetchMoment(ctx, readers[:begunCount], at, dir)
+	got, err := fetchMoment(ctx, readers[from:to], at, dir)
 	if err != nil {
 		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 	}
 	return got, nil
+}
+
+// openChains returns the readers of a plane's chains in the order in which they began. It reads only the manifests that
+// arrange needs: none when each chain shows a generation of its own.
+func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane) ([]*chainReader, error) {
+	chains, err := Chains(ctx, store, plane)
+	if err != nil || len(chains) == 0 {
+		return nil, err
+	}
+	readers, known := map[string]*chainReader{}, make([]evidence, len(chains))
+	for i, c := range chains {
+		readers[c.Name] = &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
+		known[i].chain = c
+	}
+	older := map[string]bool{} // chains that a later one names
+	read := func(e *evidence) error {
+		r := readers[e.chain.Name]
+		err := e.read(ctx, r)
+		for _, name := range r.manifest.Unordered {
+			older[name] = true
+		}
+		return err
+	}
+	newest := &known[len(known)-1]
+	if chains[0].Generation == 0 {
+		if err := read(newest); err != nil {
+			return nil, err
+		}
+	}
+	// Without the manifest of the newest chain, which has a generation, no chain can be known to be later than it.
+	isLost := newest.damage != nil && newest.chain.Generation > 0
+	for i := range known {
+		e := &known[i]
+		hasGeneration := e.chain.Generation > 0
+		switch {
+		case hasGeneration && !hasTwin(chains, i), !hasGeneration && (isLost || older[e.chain.Name]):
+			continue // its place is known
+		case e == newest && chains[0].Generation == 0:
+			continue // it was read
+		}
+		if err := read(e); err != nil {
+			return nil, err
+		}
+	}
+	for i := range known {
+		known[i].isOlder = isLost || older[known[i].chain.Name]
+	}
+	if known, err = arrange(known); err != nil {
+		return nil, err
+	}
+	ordered := make([]*chainReader, len(known))
+	for i, e := range known {
+		ordered[i] = readers[e.chain.Name]
+		ordered[i].chain.Order = e.chain.Order
+	}
+	return ordered, nil
+}
+
+// hasTwin reports whether another chain of a list, which is sorted by generations, has the generation of chain i.
+func hasTwin(chains []Chain, i int) bool {
+	generation := chains[i].Generation
+	return i > 0 && chains[i-1].Generation == generation || i+1 < len(chains) && chains[i+1].Generation == generation
 }
 
 // fetchLatest fetches the latest moment that is stored.
@@ -77,8 +147,12 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 	if err != nil {
 		return Fetched{}, err
 	}
-	// When the last chain was interrupted while it began, the last chain with a log may have later changes.
+	// When the last chain was interrupted while it began, the last chain with a log may have later changes. A chain of
+	// another period had ended before.
 	for _, earlier := range slices.Backward(chains[:last]) {
+		if !earlier.chain.Period.Equal(chains[last].chain.Period) {
+			return got, nil
+		}
 		if !earlier.chain.Whole {
 			continue
 		}
@@ -94,8 +168,8 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 	return got, nil
 }
 
-// fetchMoment fetches a moment. The chains are those that begin in the second of the moment or before, the oldest
-// first. The chain of a moment is the last one whose snapshot was complete before.
+// fetchMoment fetches a moment. The chains are those of chainsAt, the oldest first. The chain of a moment is the last
+// one whose snapshot was complete before.
 func fetchMoment(ctx context.Context, chains []*chainReader, at time.Time, dir string) (Fetched, error) {
 	var beginnings []*chainReader // chains that are complete only after the moment, the newest first
 	var f failures

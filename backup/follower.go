@@ -58,7 +58,7 @@ type Options struct {
 // State is the state of a plane's backup.
 type State struct {
 	// Stored is a moment: every write that etcd acknowledged before it can be restored. Zero: the follower has stored
-	// nothing since it began.
+	// nothing since it began, or since its machine's clock was set back.
 	Stored time.Time
 	// Failing is the reason why the follower has stored nothing for half a minute; "" while it stores.
 	Failing string
@@ -71,10 +71,12 @@ type Follower struct {
 	o     Options
 	renew chan struct{} // holds one value after Renew, until the next chain begins
 
-	mu      sync.Mutex
-	state   State
-	err     error     // of the last attempt; nil after a success
-	started time.Time // when Run began
+	mu    sync.Mutex
+	state State
+	err   error // of the last attempt; nil after a success
+	clock clock
+	// progress is the moment of State.Stored, or else when Run began, by this process's monotonic clock.
+	progress time.Time
 }
 
 // New returns a Follower, which does nothing before Run.
@@ -95,7 +97,7 @@ func New(o Options) *Follower {
 		o.Retention = DefaultRetention()
 	}
 	o.Log = o.Log.With("plane", o.Plane.String())
-	return &Follower{o: o, renew: make(chan struct{}, 1)}
+	return &Follower{o: o, renew: make(chan struct{}, 1), clock: clock{now: bothClocks}}
 }
 
 // Renew makes the follower begin the next chain now. A drill calls it when the present chain cannot be restored. The
@@ -118,8 +120,10 @@ func (f *Follower) State() State {
 // retries after every other error.
 func (f *Follower) Run(ctx context.Context) {
 	f.mu.Lock()
-	f.started = time.Now()
+	f.progress = time.Now()
+	f.clock.period = time.Time{} // the next reading begins one
 	f.mu.Unlock()
+	f.readClock()
 	ctx, cancel := context.WithCancel(ctx)
 	var judging sync.WaitGroup
 	judging.Go(func() { f.keepUpdatingFailing(ctx) })
@@ -127,7 +131,7 @@ func (f *Follower) Run(ctx context.Context) {
 	defer judging.Wait()
 	defer cancel()
 	for wait := retryMin; ctx.Err() == nil; {
-		before := f.State().Stored
+		before := f.lastProgress()
 		err := f.keepChains(ctx)
 		if ctx.Err() != nil {
 			return
@@ -138,7 +142,7 @@ func (f *Follower) Run(ctx context.Context) {
 		}
 		f.recordFailure(err)
 		f.o.Log.Warn("the backup of a plane was interrupted; it begins a new chain", "error", err)
-		if f.State().Stored.After(before) {
+		if f.lastProgress().After(before) {
 			wait = retryMin
 		}
 		if pause(ctx, wait) != nil {
@@ -238,15 +242,36 @@ func firstAge(p Plane) time.Duration {
 	return chainAge/2 + time.Duration(h.Sum64()%uint64(chainAge/2))
 }
 
-// recordStored records that everything before a moment is in the store.
-func (f *Follower) recordStored(at time.Time) {
+// readClock reads the clock of this machine. When it was set back, nothing of its new period is stored yet.
+func (f *Follower) readClock() reading {
 	f.mu.Lock()
-	if at.After(f.state.Stored) {
+	defer f.mu.Unlock()
+	before := f.clock.period
+	r := f.clock.read()
+	if !r.period.Equal(before) {
+		f.state.Stored = time.Time{}
+	}
+	return r
+}
+
+// recordStored records that everything before a moment of a period of the clock is in the store.
+func (f *Follower) recordStored(period, at time.Time) {
+	now := f.readClock()
+	f.mu.Lock()
+	if period.Equal(now.period) && at.After(f.state.Stored) {
 		f.state.Stored = at
+		f.progress = time.Now().Add(-max(now.now.Sub(at), 0))
 	}
 	f.err = nil
 	f.mu.Unlock()
 	f.updateFailing()
+}
+
+// lastProgress returns a moment of this process's monotonic clock, from which on nothing is stored.
+func (f *Follower) lastProgress() time.Time {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.progress
 }
 
 // recordFailure records a failed attempt.
@@ -266,14 +291,11 @@ func (f *Follower) keepUpdatingFailing(ctx context.Context) {
 
 // updateFailing sets State.Failing: the backup fails when the follower has stored nothing for failingAfter.
 func (f *Follower) updateFailing() {
+	f.readClock() // at least every few seconds, so that the begin of a new period is known as exactly
 	f.mu.Lock()
 	before := f.state.Failing
-	since := f.state.Stored
-	if since.Before(f.started) {
-		since = f.started
-	}
 	switch {
-	case time.Since(since) <= failingAfter:
+	case time.Since(f.progress) <= failingAfter:
 		f.state.Failing = ""
 	case before != "" && before != reasonSlow:
 		// Keep the first error: the next ones may have other port numbers, and each change of Failing is a status

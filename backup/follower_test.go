@@ -275,6 +275,9 @@ func TestDamageIsFound(t *testing.T) {
 			t.Fatalf("objects %v, %v", names, err)
 		}
 		for _, name := range names {
+			if strings.Contains(name, orderPrefix) { // has no content that is read
+				continue
+			}
 			good := w.store.content(name)
 			for what, change := range map[string][]byte{
 				"a bit in the middle": flip(good, len(good)/2), "the first bit": flip(good, 0),

@@ -134,7 +134,7 @@ func (c *chain) keepLog() error {
 			}
 		case <-tick.C:
 		}
-		s, err := c.takeSample(c.storedUntil)
+		s, err := c.takeSample()
 		if err != nil {
 			return c.storeRest(p, err)
 		}
@@ -199,8 +199,8 @@ func (c *chain) storeSegment(p *pendingLog, to Sample) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	c.number, c.previous, c.last, c.storedUntil = c.number+1, sha256Of(object), to, to.Time
-	c.f.recordStored(to.Time)
+	c.number, c.previous, c.last = c.number+1, sha256Of(object), to
+	c.f.recordStored(c.period, to.Time)
 	before := c.size
 	if c.size += len(s.events); c.size >= chainSize && before < chainSize {
 		close(c.large)

@@ -13,6 +13,9 @@ import (
 type Manifest struct {
 	Plane string `json:"plane"`
 	Chain string `json:"chain"`
+	Order        // the zero value: an earlier version wrote the chain
+	// Unordered names the chains without an order object that the plane had before this chain began.
+	Unordered []string `json:"unordered,omitempty"`
 	// Start is a sample taken before the snapshot: the log begins with the change after its revision.
 	Start Sample `json:"start"`
 	// Complete is a sample after etcd began the snapshot, which has no later change. The chain restores to any sample

@@ -33,8 +33,7 @@ func (c *chain) storeMark(to Sample) error {
 	if err := c.f.put(c.ctx, name, object); err != nil {
 		return err
 	}
-	c.storedUntil = to.Time
-	c.f.recordStored(to.Time)
+	c.f.recordStored(c.period, to.Time)
 	return nil
 }
 

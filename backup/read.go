@@ -18,16 +18,20 @@ import (
 
 // Chain is a chain as its objects show it.
 type Chain struct {
-	Name     string
-	Taken    time.Time // the time in its name
-	Segments int       // number of segments of the log, from the first one up to the first gap
+	Name  string
+	Taken time.Time // the time in its name, by the clock of the machine that wrote it
+	Order           // the zero value: an earlier version wrote it, or the object that shows the order is lost
+	// Segments is the number of segments of the log, from the first one up to the first gap.
+	Segments int
 	// Whole is false when the log was deleted or its deletion has begun. Then the chain restores only to the second of
 	// Taken.
 	Whole bool
 }
 
-// Chains lists a plane's chains, the oldest first. Those without a manifest are left out: they were never finished. It
-// reads names only, and notices no damage.
+// Chains lists a plane's chains in the order in which they began, as their names show it: those without an order come
+// first. Times are in another order when the clock was set back between two chains, or the plane has moved to a machine
+// whose clock is behind. Chains without a manifest are left out: they were never finished. Chains reads names only, and
+// notices no damage of objects. The error is ErrCorrupt when the name of an object shows an order that cannot be read.
 func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
@@ -38,11 +42,7 @@ func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 		if !slices.Contains(o.names, manifestObject) {
 			continue
 		}
-		taken, err := parseChain(o.chain)
-		if err != nil {
-			return nil, err
-		}
-		c := Chain{Name: o.chain, Taken: taken}
+		c := o.chain
 		for _, name := range o.names { // in order
 			if name == segmentName(c.Segments+1) {
 				c.Segments++
@@ -57,11 +57,11 @@ func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 
 // chainObjects are the names of a chain's objects.
 type chainObjects struct {
-	chain string
-	names []string
+	chain Chain    // without Segments and Whole
+	names []string // of the objects, in order
 }
 
-// listChains lists the objects of a plane by chain, in the order of the chains' names.
+// listChains lists the objects of a plane by chain, in the order in which the chains began.
 func listChains(ctx context.Context, store Store, plane Plane) (list []chainObjects, err error) {
 	names, err := store.List(ctx, plane.prefix())
 	if err != nil {
@@ -69,16 +69,22 @@ func listChains(ctx context.Context, store Store, plane Plane) (list []chainObje
 	}
 	slices.Sort(names)
 	for _, name := range names {
-		_, chain, object, ok := splitName(name)
+		chain, object, ok := splitName(name)
 		if !ok {
 			continue // not ours
 		}
-		if n := len(list); n == 0 || list[n-1].chain != chain {
+		if n := len(list); n == 0 || list[n-1].chain.Name != chain.Name {
 			list = append(list, chainObjects{chain: chain})
 		}
 		last := &list[len(list)-1]
 		last.names = append(last.names, object)
 	}
+	for i, o := range list {
+		if list[i].chain.Order, err = orderOf(plane.prefix()+o.chain.Name+"/", o.names); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(list, func(a, b chainObjects) int { return compareChains(a.chain, b.chain) })
 	return list, nil
 }
 
@@ -90,7 +96,7 @@ type chainReader struct {
 	prefix   string // of its objects
 	manifest Manifest
 	key      envelope.DataKey
-	checksum []byte // of the manifest's object
+	checksum []byte // of the manifest's object; nil before it was read
 }
 
 // readManifest reads the manifest and the data key; other methods need them.
@@ -100,9 +106,16 @@ func (r *chainReader) readManifest(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.manifest, r.key, err = openManifest(ctx, r.kms, name, object)
 	r.checksum = sha256Of(object)
-	return err
+	if r.manifest, r.key, err = openManifest(ctx, r.kms, name, object); err != nil {
+		return err
+	}
+	if listed, has := r.chain.Order, r.manifest.Order; listed.Generation > 0 && (listed.Generation != has.Generation ||
+		!listed.Period.Equal(has.Period)) {
+		return fmt.Errorf("%s%s: %w: the chain's manifest has generation %d and period %s: delete the object if nobody "+
+			"knows why it is there", r.prefix, listed.objectName(), ErrCorrupt, has.Generation, has.Period.Format(chainTime))
+	}
+	return nil
 }
 
 // fetch writes snapshot and log up to the first sample at or after the moment.

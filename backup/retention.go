@@ -32,19 +32,44 @@ const (
 	Expire                       // delete everything
 )
 
-// Decide returns the decision of each chain by the times of their snapshots, which are in order, at now. It is a pure
-// function. It keeps the last chain whole, and every chain with a time after now: the clock was set back, and that must
-// not delete a backup.
+const (
+	// mostAge bounds the time that counts between two chains of consecutive generations.
+	mostAge = 24 * time.Hour
+	// alwaysWhole is the number of chains that stay whole at any age. They are those of a day of a plane that runs.
+	alwaysWhole = 24
+)
+
+// ages returns the ages of chains, which are in the order in which they began, at now. The clock may be wrong, and may
+// have been wrong when a chain began: it makes no chain older than a later one, and the time between two chains counts
+// as a day for each generation at most. Nothing but the clock shows the age of a chain without a generation.
+func ages(chains []Chain, now time.Time) []time.Duration {
+	list := make([]time.Duration, len(chains))
+	next := Chain{Taken: now}
+	age := time.Duration(0)
+	for i, c := range slices.Backward(chains) {
+		if c.Generation == 0 {
+			list[i] = max(now.Sub(c.Taken), 0)
+			continue
+		}
+		passed := max(next.Taken.Sub(c.Taken), 0)
+		age += min(passed, time.Duration(max(next.Generation-c.Generation, 1))*mostAge)
+		list[i], next = age, c
+	}
+	return list
+}
+
+// Decide returns the decision of each chain, which are in the order in which they began, at now. It is a pure function.
+// It keeps the last chain whole, and the last alwaysWhole chains that have a generation, whatever the clock says.
 //
 // Of each hour, day and week it keeps the oldest snapshot. Later snapshots do not change that choice, so the snapshot
 // of a day is one that was kept for its hour before.
-func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
-	decisions := make([]Decision, len(taken))
+func (r Retention) Decide(chains []Chain, now time.Time) []Decision {
+	decisions, ages := make([]Decision, len(chains)), ages(chains, now)
 	kept := func(period time.Duration, n int) map[int]bool {
 		keep, buckets := map[int]bool{}, map[int64]bool{}
-		for i, t := range taken {
-			bucket := t.Unix() / int64(period/time.Second)
-			if oldest := now.Add(-time.Duration(n) * period); n > 0 && t.After(oldest) && !buckets[bucket] {
+		for i, c := range chains {
+			bucket := c.Taken.Unix() / int64(period/time.Second)
+			if ages[i] < time.Duration(n)*period && !buckets[bucket] {
 				buckets[bucket], keep[i] = true, true
 			}
 		}
@@ -52,9 +77,11 @@ func (r Retention) Decide(taken []time.Time, now time.Time) []Decision {
 	}
 	const day = 24 * time.Hour
 	periods := []map[int]bool{kept(time.Hour, r.Hourly), kept(day, r.Daily), kept(7*day, r.Weekly)}
-	for i, t := range taken {
+	last := len(chains) - 1
+	for i, c := range chains {
+		isRecent := c.Generation > 0 && last-i < alwaysWhole
 		switch {
-		case i == len(taken)-1, t.After(now), taken[i+1].After(now.Add(-r.Whole)):
+		case i == last, isRecent, min(ages[i], ages[i+1]) < r.Whole, c.Generation == 0 && c.Taken.After(now):
 			decisions[i] = KeepWhole
 		case slices.ContainsFunc(periods, func(keep map[int]bool) bool { return keep[i] }):
 			decisions[i] = KeepSnapshot
@@ -73,14 +100,19 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 	if err != nil {
 		return 0, err
 	}
+	all := make([]Chain, len(objects))
+	for i, o := range objects {
+		all[i] = o.chain
+	}
+	ages := ages(all, now)
 	var finished []chainObjects
-	var taken []time.Time
+	var chains []Chain
 	remove := func(o chainObjects, matches func(name string) bool) error {
 		for _, name := range o.names {
 			if !matches(name) {
 				continue
 			}
-			if err := store.Delete(ctx, plane.prefix()+o.chain+"/"+name); err != nil {
+			if err := store.Delete(ctx, plane.prefix()+o.chain.Name+"/"+name); err != nil {
 				return err
 			}
 			n++
@@ -96,21 +128,17 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 			first = err
 		}
 	}
-	for _, o := range objects {
-		at, err := parseChain(o.chain)
-		if err != nil {
-			return n, err
-		}
+	for i, o := range objects {
 		if slices.Contains(o.names, manifestObject) {
-			finished, taken = append(finished, o), append(taken, at)
-		} else if now.Sub(at) > KeepLocked(store, 24*time.Hour) {
+			finished, chains = append(finished, o), append(chains, o.chain)
+		} else if ages[i] > KeepLocked(store, 24*time.Hour) {
 			if err := remove(o, anything); err != nil {
 				note(err)
 			}
 		}
 	}
 	r.Whole = KeepLocked(store, r.Whole)
-	for i, decision := range r.Decide(taken, now) {
+	for i, decision := range r.Decide(chains, now) {
 		var err error
 		switch decision {
 		case KeepSnapshot:

@@ -14,12 +14,12 @@ import (
 func TestTheRetentionKeepsASnapshotOfEachPeriod(t *testing.T) {
 	rule := Retention{Whole: 24 * time.Hour, Hourly: 48, Daily: 7, Weekly: 4}
 	begin := time.Date(2026, 11, 2, 0, 20, 0, 0, time.UTC)
-	var kept []time.Time
+	var kept []Chain
 	for hour := range 24 * 60 {
 		now := begin.Add(time.Duration(hour) * time.Hour)
-		kept = append(kept, now)
+		kept = append(kept, Chain{Taken: now, Order: Order{Generation: hour + 1}})
 		decisions := rule.Decide(kept, now.Add(time.Minute))
-		var next []time.Time
+		var next []Chain
 		whole := 0
 		for i, f := range decisions {
 			if f != Expire {
@@ -40,7 +40,9 @@ func TestTheRetentionKeepsASnapshotOfEachPeriod(t *testing.T) {
 			for i := 1; i < n; i++ {
 				end := now.Add(-time.Duration(i-1) * period)
 				from := end.Add(-period)
-				if !slices.ContainsFunc(kept, func(k time.Time) bool { return k.After(from) && !k.After(end) }) {
+				if !slices.ContainsFunc(kept, func(k Chain) bool {
+					return k.Taken.After(from) && !k.Taken.After(end)
+				}) {
 					t.Fatalf("hour %d: nothing is kept of %s to %s", hour, from, end)
 				}
 			}
@@ -54,15 +56,72 @@ func TestTheRetentionKeepsASnapshotOfEachPeriod(t *testing.T) {
 	}
 }
 
+// A plane runs for weeks, with a chain an hour and a collection after each, while the clock jumps by years. The logs of
+// the last day stay, and so does a snapshot of each hour before, until a day has passed for each jump.
+func TestI1NoJumpOfTheClockExpiresTheLastDay(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rule := DefaultRetention()
+		now := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+		var kept []Chain
+		jumps := 0
+		for generation := 1; generation <= 24*10; generation++ {
+			now = now.Add(time.Hour)
+			if rapid.IntRange(0, 60).Draw(t, "jump") == 60 {
+				now = now.AddDate(0, 0, rapid.IntRange(-800, 800).Draw(t, "days"))
+				jumps++
+			}
+			kept = append(kept, Chain{Taken: now, Order: Order{Generation: generation}})
+			var next []Chain
+			whole := 0
+			for i, d := range rule.Decide(kept, now.Add(time.Minute)) {
+				if d != Expire {
+					next = append(next, kept[i])
+				}
+				if d == KeepWhole {
+					whole++
+				}
+			}
+			if kept = next; whole < min(generation, 24) {
+				t.Fatalf("after %d jumps of the clock %d of %d chains are whole", jumps, whole, generation)
+			}
+			if jumps == 1 && generation > 40 && !slices.ContainsFunc(kept, func(c Chain) bool {
+				return c.Generation <= generation-24 && c.Generation > generation-36
+			}) {
+				t.Fatalf("no snapshot of the day before is kept: %v", kept)
+			}
+		}
+	})
+}
+
+// A chain of an earlier version that ran after this one stays as long as the earlier version kept it, although the list
+// of names has it before all others.
+func TestTheRetentionKeepsAChainOfAnEarlierVersionThatRanAgain(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	var chains []Chain
+	for hour := range 3 {
+		chains = append(chains, Chain{Taken: now.Add(time.Duration(hour-5) * time.Hour)})
+	}
+	for i := range 30 {
+		chains = append(chains, Chain{Taken: now.AddDate(0, 0, -5).Add(time.Duration(i) * time.Hour),
+			Order: Order{Generation: i + 1}})
+	}
+	chains = append(chains, Chain{Taken: now.Add(-time.Hour), Order: Order{Generation: 31}})
+	for i, d := range DefaultRetention().Decide(chains, now) {
+		if i < 3 && d != KeepWhole {
+			t.Errorf("the chain of %s has decision %d", chains[i].Taken, d)
+		}
+	}
+}
+
 // Whatever the clock does, the last chain stays whole, and so does every chain that is newer than the clock.
 func TestTheRetentionNeverExpiresTheLastChain(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		now := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
 		offsets := rapid.SliceOfN(rapid.IntRange(-5000, 100), 1, 30).Draw(t, "hours")
 		slices.Sort(offsets)
-		var taken []time.Time
+		var taken []Chain
 		for _, o := range offsets {
-			taken = append(taken, now.Add(time.Duration(o)*time.Hour))
+			taken = append(taken, Chain{Taken: now.Add(time.Duration(o) * time.Hour)})
 		}
 		rule := Retention{
 			Whole:  time.Duration(rapid.IntRange(0, 48).Draw(t, "whole")) * time.Hour,
@@ -73,7 +132,7 @@ func TestTheRetentionNeverExpiresTheLastChain(t *testing.T) {
 			t.Fatal("the last chain is not whole")
 		}
 		for i, f := range decisions {
-			if taken[i].After(now) && f != KeepWhole {
+			if taken[i].Taken.After(now) && f != KeepWhole {
 				t.Fatalf("a chain of the future has decision %d", f)
 			}
 		}

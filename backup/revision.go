@@ -33,25 +33,27 @@ func NextRevision(now time.Time, known int64) int64 {
 	return max(byTime, known+unknownRevisions)
 }
 
-// HighestRevision returns the highest revision in the backup of a plane, and 0 without a backup. The newest chain has
-// it, unless the clock (now) was set back: then chains of the time before have later names than those since, and
-// HighestRevision reads the end of each chain. It skips chains whose end is damaged or missing.
-func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane Plane, now time.Time) (int64, error) {
+// HighestRevision returns the highest revision in the backup of a plane, and 0 without a backup. It reads the end of
+// the chain with the greatest generation. When a chain shows no generation, an earlier version wrote it at an unknown
+// time, and HighestRevision reads the ends of all chains. It skips chains whose end is damaged or missing.
+func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane Plane) (int64, error) {
 	chains, err := Chains(ctx, store, plane)
-	if err != nil {
+	if err != nil || len(chains) == 0 {
 		return 0, err
 	}
-	highest := int64(0)
-	isSetBack := len(chains) > 0 && chains[len(chains)-1].Taken.After(now)
+	highest, least := int64(0), 0 // least: the generation from which on chains are read
 	for _, c := range slices.Backward(chains) {
+		if c.Generation < least {
+			break
+		}
 		r := &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
 		end, err := r.readEnd(ctx)
 		highest = max(highest, end.Revision)
 		if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNotFound) {
 			return 0, err
 		}
-		if err == nil && !isSetBack {
-			break
+		if err == nil && chains[0].Generation > 0 {
+			least = c.Generation
 		}
 	}
 	return highest, nil

@@ -72,11 +72,14 @@ func backupList() *cobra.Command {
 		list := make([]backupRow, 0, len(chains))
 		for i, c := range chains {
 			row := backupRow{Chain: c.Name, Taken: c.Taken, Restores: "the snapshot only"}
-			if c.Whole {
+			until := backup.Until(chains, i)
+			switch {
+			case !until.IsZero() && !until.After(c.Taken):
+				row.Restores = "nothing: the clock was set back, and a later chain restores these moments"
+			case c.Whole && !until.IsZero():
+				row.Restores = "every second up to " + until.Format(time.RFC3339)
+			case c.Whole:
 				row.Restores = "every second"
-				if i+1 < len(chains) {
-					row.Restores += " up to " + chains[i+1].Taken.Format(time.RFC3339)
-				}
 			}
 			list = append(list, row)
 		}
@@ -200,7 +203,7 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	}
 	bump := f.bump
 	if bump == 0 {
-		known, err := backup.HighestRevision(ctx, store, keys, p, time.Now())
+		known, err := backup.HighestRevision(ctx, store, keys, p)
 		if err != nil {
 			return report, fmt.Errorf("the highest revision of the plane: %w", err)
 		}

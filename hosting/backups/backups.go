@@ -238,7 +238,7 @@ func (b *Backups) remove(id controlplane.ID, f *follower) {
 		delete(b.followers, id)
 	}
 	w, isKnown := b.windows[id]
-	if isKnown && stored.After(w.Stored) {
+	if isKnown && !stored.IsZero() {
 		w.Stored = stored
 		b.windows[id] = w
 	}

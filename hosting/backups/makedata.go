@@ -118,7 +118,7 @@ var errRestore = errors.New("making the data")
 // knownRevision returns the highest known revision of a plane: that of its backup, or that of its etcd when the plane
 // runs.
 func (b *Backups) knownRevision(ctx context.Context, id controlplane.ID) (known int64, err error) {
-	if known, err = backup.HighestRevision(ctx, b.o.Store, b.o.KMS, backup.Plane(id), time.Now()); err != nil {
+	if known, err = backup.HighestRevision(ctx, b.o.Store, b.o.KMS, backup.Plane(id)); err != nil {
 		return 0, err
 	}
 	if _, isMade := b.State(id); !isMade {

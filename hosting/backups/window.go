@@ -13,16 +13,20 @@ func (b *Backups) Window(id controlplane.ID) (controlplane.BackupWindow, bool) {
 	b.mu.Lock()
 	w, ok := b.windows[id]
 	b.mu.Unlock()
-	if s, isMade := b.State(id); isMade && s.Stored.After(w.Stored) {
+	if s, isMade := b.State(id); isMade && !s.Stored.IsZero() {
 		w.Stored = s.Stored
 	}
 	return w, ok
 }
 
-// setWindow records the chains of a plane.
+// setWindow records the chains of a plane. It leaves out those whose moments a later one restores, because the clock
+// was set back.
 func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 	w := controlplane.BackupWindow{}
-	for _, c := range chains {
+	for i, c := range chains {
+		if until := backup.Until(chains, i); !until.IsZero() && !until.After(c.Taken) {
+			continue
+		}
 		w.Chains = append(w.Chains, controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole})
 	}
 	if len(w.Chains) > maxChains { // keep the newest

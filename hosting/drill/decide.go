@@ -104,6 +104,9 @@ func recentSecond(w controlplane.BackupWindow, random draw) time.Time {
 	if begun := w.Chains[0].Taken.Truncate(time.Second); from.Before(begun) {
 		from = begun
 	}
+	if from.After(last) { // the clock was set back, and the window does not have the chain since
+		from = last
+	}
 	return from.Add(time.Duration(random(int64(last.Sub(from)/time.Second)+1)) * time.Second)
 }
 

@@ -66,6 +66,10 @@ func TestEachSecondOfAWindowIsDrawn(t *testing.T) {
 	if at := recentSecond(w, numbers(0)); at != noon.Add(-3*time.Second) {
 		t.Errorf("the first recent second of a new plane is %s", at)
 	}
+	w.Stored = noon.Add(-time.Hour) // the clock was set back, and the window has no chain since
+	if at := recentSecond(w, numbers(0)); at != w.Stored {
+		t.Errorf("the recent second of a backup whose clock was set back is %s", at)
+	}
 	if n := secondsOf(controlplane.BackupWindow{}); n != 0 {
 		t.Errorf("a window without chains has %d seconds", n)
 	}

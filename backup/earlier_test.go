@@ -1,0 +1,205 @@
+package backup
+
+import (
+	"encoding/json"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// earlier returns the objects of three chains, which a version without orders has written: of 30 writes each, the first
+// with revision 1, 31 and 201. Their clock began at midnight of 2000-01-01, as each bubble of synctest does.
+func earlier(t *testing.T) (chains [3]map[string][]byte) {
+	t.Helper()
+	content, err := os.ReadFile("testdata/earlier.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string][]byte{}
+	if err := json.Unmarshal(content, &all); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"20000101T000000.000Z-76dff901", "20000101T000140.000Z-ced14a67",
+		"20000101T000320.000Z-294d6bab"} {
+		chains[i] = maps.Clone(all)
+		maps.DeleteFunc(chains[i], func(object string, _ []byte) bool { return !strings.Contains(object, name) })
+	}
+	return chains
+}
+
+func (m *memoryStore) add(objects map[string][]byte) {
+	for name, content := range objects {
+		m.replace(name, content)
+	}
+}
+
+// hide removes the objects of a chain, and returns them.
+func (m *memoryStore) hide(t *testing.T, c Chain) map[string][]byte {
+	t.Helper()
+	names, err := m.List(t.Context(), testPlane.prefix()+c.Name+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	hidden := map[string][]byte{}
+	for _, name := range names {
+		hidden[name] = m.content(name)
+		m.replace(name, nil)
+	}
+	return hidden
+}
+
+// A store of a version without orders restores as before.
+func TestAStoreOfAnEarlierVersionIsRead(t *testing.T) {
+	store := newMemoryStore()
+	for _, objects := range earlier(t) {
+		store.add(objects)
+	}
+	midnight := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	for at, want := range map[time.Time]int64{{}: 230, midnight.Add(20 * time.Second): 20,
+		midnight.Add(120 * time.Second): 50, midnight.Add(220 * time.Second): 220} {
+		r, err := fetch(t, store, at)
+		if err != nil || r.revision() < want || r.revision() > want+1 {
+			t.Errorf("%s: revision %d, want %d, %v", at, r.revision(), want, err)
+		}
+	}
+	if _, err := fetch(t, store, midnight.Add(time.Minute)); !errors.Is(err, ErrOutside) {
+		t.Errorf("a moment of a pause: %v", err)
+	}
+	if got, err := HighestRevision(t.Context(), store, testKeys(t), testPlane); err != nil || got != 230 {
+		t.Errorf("the highest revision is %d, %v", got, err)
+	}
+}
+
+// The first chain with an order is later than those of the earlier version, whatever the clock shows. When the earlier
+// version runs again, its chain is later than that. And a third version later is the newest again.
+func TestI1VersionsWithoutOrdersAreBeforeAndBetween(t *testing.T) {
+	for _, ahead := range []time.Duration{-12 * time.Hour, 0, 12 * time.Hour} {
+		t.Run(ahead.String(), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c, old := newClocks(t), earlier(t)
+				for c.etcd.revision() < 60 {
+					c.etcd.write()
+				}
+				c.store.add(old[0])
+				c.store.add(old[1])
+				c.runOn(ahead)
+				c.write(10 * time.Second)
+				sleep(10 * time.Second)
+				c.stop()
+				c.checkLatest()
+				for c.etcd.revision() < 230 {
+					c.etcd.write()
+				}
+				c.store.add(old[2])
+				c.checkLatest()
+				c.runOn(ahead)
+				c.write(10 * time.Second)
+				sleep(10 * time.Second)
+				c.stop()
+				c.checkLatest()
+				if n := c.checkMoments(time.Second); n < 10 {
+					t.Errorf("%d moments can be restored", n)
+				}
+
+				chains, err := Chains(t.Context(), c.store, testPlane)
+				if err != nil || len(chains) != 5 || chains[4].Generation != 2 {
+					t.Fatalf("%+v, %v", chains, err)
+				}
+				hidden := c.store.hide(t, chains[4])
+				manifest := testPlane.prefix() + chains[2].Name + "/" + manifestObject
+				good := c.store.content(manifest)
+				c.store.replace(manifest, flipMiddle(good)) // of the chain that the earlier version has written last
+				if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
+					!strings.Contains(err.Error(), "delete") {
+					t.Errorf("which chain is the newest cannot be known: revision %d, %v", r.revision(), err)
+				}
+				c.store.replace(manifest, good)
+				c.store.add(hidden)
+				c.checkLatest()
+			})
+		})
+	}
+}
+
+// A chain whose order object is lost has the order of its manifest. An order object that cannot be read, or contradicts
+// the manifest, is an error that names it.
+func TestI1ALostOrderIsFoundInTheManifest(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newClocks(t)
+		for _, ahead := range []time.Duration{5 * time.Hour, 0, -time.Hour} {
+			c.runOn(ahead)
+			c.write(10 * time.Second)
+			sleep(10 * time.Second)
+			c.stop()
+		}
+		chains, err := Chains(t.Context(), c.store, testPlane)
+		if err != nil || len(chains) != 3 {
+			t.Fatalf("%d chains, %v", len(chains), err)
+		}
+		order := func(i int) string { return testPlane.prefix() + chains[i].Name + "/" + chains[i].objectName() }
+		for _, lost := range [][]int{{2}, {0}, {1, 2}, {0, 1, 2}} {
+			for _, i := range lost {
+				c.store.replace(order(i), nil)
+			}
+			c.checkLatest()
+			if n := c.checkMoments(time.Second); n < 10 {
+				t.Errorf("without the orders of %v: %d moments can be restored", lost, n)
+			}
+			for _, i := range lost {
+				c.store.replace(order(i), []byte("x"))
+			}
+		}
+
+		prefix := testPlane.prefix() + chains[0].Name + "/"
+		for _, wrong := range []string{"order-", "order-00000009-20000101T000000.000Z"} {
+			c.store.replace(order(0), nil)
+			c.store.replace(prefix+wrong, []byte("x"))
+			if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
+				!strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "delete") {
+				t.Errorf("with %s: revision %d, %v", wrong, r.revision(), err)
+			}
+			c.store.replace(prefix+wrong, nil)
+		}
+		c.checkLatest()
+	})
+}
+
+// An owner that is superseded while it takes a snapshot has the generation of the next owner. Revisions decide.
+func TestI1TheHigherRevisionDecidesBetweenEqualGenerations(t *testing.T) {
+	for _, ahead := range []time.Duration{-time.Hour, time.Hour} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newClocks(t)
+			c.runOn(ahead)
+			c.write(10 * time.Second)
+			sleep(10 * time.Second)
+			c.stop()
+			chains, err := Chains(t.Context(), c.store, testPlane)
+			if err != nil || len(chains) != 1 {
+				t.Fatalf("%d chains, %v", len(chains), err)
+			}
+			hidden := c.store.hide(t, chains[0]) // the second owner does not see the chain of the first one yet
+			c.runOn(0)
+			c.write(10 * time.Second)
+			sleep(10 * time.Second)
+			c.stop()
+			c.store.add(hidden)
+			c.checkLatest()
+			if chains, err = Chains(t.Context(), c.store, testPlane); err != nil || len(chains) != 2 ||
+				chains[0].Generation != 1 || chains[1].Generation != 1 {
+				t.Errorf("the chains are %+v, %v", chains, err)
+			}
+			manifest := func(c Chain) string { return testPlane.prefix() + c.Name + "/" + manifestObject }
+			first := chains[slices.IndexFunc(chains, func(c Chain) bool { return hidden[manifest(c)] != nil })]
+			c.store.replace(manifest(first), flipMiddle(hidden[manifest(first)]))
+			if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
+				!strings.Contains(err.Error(), first.Name) {
+				t.Errorf("the manifest of the first one is damaged: revision %d, %v", r.revision(), err)
+			}
+		})
+	}
+}
