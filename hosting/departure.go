@@ -87,6 +87,32 @@ func upgradeOf(d *controlplane.Departure, u *hypershift.UpgradeStatus) bool {
 	return json.Unmarshal(d.Upgrade, u) == nil && u.Phase != ""
 }
 
+// withReadableDeparture returns the preparation of an arrival, or a failed one when this version cannot read the status
+// that the plane brings. Without that status the plane could start with a release that has failed, or execute an order
+// twice.
+func withReadableDeparture(p controlplane.Preparation) controlplane.Preparation {
+	if p.Departure == nil {
+		return p
+	}
+	var upgrade hypershift.UpgradeStatus
+	var restore hypershift.RestoreStatus
+	for _, part := range []struct {
+		name    string
+		content json.RawMessage
+		value   any
+	}{{"upgrade", p.Departure.Upgrade, &upgrade}, {"restore", p.Departure.Restore, &restore}} {
+		if len(part.content) == 0 {
+			continue
+		}
+		if err := json.Unmarshal(part.content, part.value); err != nil {
+			return controlplane.Preparation{State: controlplane.PreparationFailed, Message: fmt.Sprintf("the status of the "+
+				"plane's last %s cannot be read: run the version of hosting here that its other management cluster has: %s",
+				part.name, err)}
+		}
+	}
+	return p
+}
+
 // lostOrder returns the status of an order of a restore that a plane had when its management cluster was lost, and had
 // not executed: nobody knows whether it had failed there days ago. nil: there is none.
 func lostOrder(hc *hypershift.HostedCluster, last controlplane.LastStart, at metav1.Time) *hypershift.RestoreStatus {

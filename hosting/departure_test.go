@@ -2,6 +2,7 @@ package hosting
 
 import (
 	"cmp"
+	"strings"
 	"testing"
 	"time"
 
@@ -70,5 +71,30 @@ func TestAMoveWaitsForOpenSteps(t *testing.T) {
 		if why := reasonToStay(hc, c.status, p); (why != "") != c.stays {
 			t.Errorf("%s: the plane stays: %q, want %t", name, why, c.stays)
 		}
+	}
+}
+
+// A status that a plane brings and this version cannot read fails the arrival: it does not count as none.
+func TestAnUnreadableDepartureFailsTheArrival(t *testing.T) {
+	for name, c := range map[string]struct {
+		shown   controlplane.Shown
+		message string // "": none
+	}{
+		"nothing":                {},
+		"an upgrade":             {shown: controlplane.Shown{Upgrade: []byte(`{"phase":"Soaking"}`)}},
+		"an unreadable upgrade":  {shown: controlplane.Shown{Upgrade: []byte(`{"phase":7}`)}, message: "last upgrade"},
+		"an unreadable restore":  {shown: controlplane.Shown{Restore: []byte(`["r1"]`)}, message: "last restore"},
+		"a restore that was cut": {shown: controlplane.Shown{Restore: []byte(`{"id":`)}, message: "last restore"},
+	} {
+		p := withReadableDeparture(controlplane.Preparation{State: controlplane.PreparationDone,
+			Departure: &controlplane.Departure{Shown: c.shown}})
+		if isFailed := p.State == controlplane.PreparationFailed; isFailed != (c.message != "") ||
+			!strings.Contains(p.Message, c.message) {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+	if p := withReadableDeparture(controlplane.Preparation{State: controlplane.PreparationWaits}); p.State !=
+		controlplane.PreparationWaits {
+		t.Errorf("a plane that has not arrived: %+v", p)
 	}
 }

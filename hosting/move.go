@@ -123,7 +123,8 @@ func (h *Hosting) findArrival(c *hostedCluster, hc *hypershift.HostedCluster, m 
 	if refused != nil {
 		return nil // the plane does not start either
 	}
-	r.Prepared = h.o.Backups.Prepare(c.id, controlplane.RestoreOrder{ID: id, Source: c.id, Release: release})
+	r.Prepared = withReadableDeparture(h.o.Backups.Prepare(c.id,
+		controlplane.RestoreOrder{ID: id, Source: c.id, Release: release}))
 	return r
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
@@ -24,8 +25,12 @@ func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation
 	b.show(id, p, controlplane.Preparation{State: controlplane.PreparationWaits,
 		Message: "the other management cluster has not stored the plane's data yet"})
 	var final error // an error that a retry cannot mend
+	var departure *controlplane.Departure
 	err := retryMove(ctx, func() error {
 		err := b.arriveOnce(ctx, id, p)
+		if err == nil {
+			departure, err = readDeparture(b.o.Staging(id, p.order.ID))
+		}
 		if errors.Is(err, errDamaged) || errors.Is(err, backup.ErrSuperseded) || errors.Is(err, backup.ErrWithdrawn) {
 			final, err = err, nil
 		}
@@ -40,20 +45,29 @@ func (b *Backups) arrive(ctx context.Context, id controlplane.ID, p *preparation
 		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationFailed, Message: failureMessage(final)})
 	default:
 		log.Info("the data of a plane that arrives is there")
-		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationDone,
-			Departure: readDeparture(b.o.Staging(id, p.order.ID))})
+		b.show(id, p, controlplane.Preparation{State: controlplane.PreparationDone, Departure: departure})
 	}
 }
 
+// errRecord is the error of a record of how a plane ran before that cannot be read. Without the record the plane would
+// start with a release that has failed, or execute an order twice.
+var errRecord = errors.New("the record of how the plane ran before is damaged")
+
 // readDeparture returns how a plane ran before, whose data is in a staging directory; the zero value when it has no
-// record.
-func readDeparture(staging string) *controlplane.Departure {
+// record, as from an earlier version. The error is errDamaged and errRecord when the record is damaged.
+func readDeparture(staging string) (*controlplane.Departure, error) {
 	d := &controlplane.Departure{}
 	content, err := os.ReadFile(filepath.Join(staging, controlplane.StagedRecord))
-	if err != nil || json.Unmarshal(content, d) != nil {
-		return &controlplane.Departure{}
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, nil
 	}
-	return d
+	if err != nil {
+		return nil, err
+	}
+	if err := json.Unmarshal(content, d); err != nil {
+		return nil, fmt.Errorf("%w: %w: %w", errDamaged, errRecord, err)
+	}
+	return d, nil
 }
 
 // errDamaged is the error of a plane's data that is not what the source has stored.
@@ -61,11 +75,14 @@ var errDamaged = errors.New("the data of the move")
 
 // arriveOnce reads the data once. Before the plane can start with the data, arriveOnce claims the move, because the
 // source may have withdrawn it, and takes the backups of the plane: from then on the other management cluster cannot
-// run the plane, not even with an older copy of its disk.
+// run the plane, not even with an older copy of its disk. It does neither when the plane's record is damaged: the
+// source can take the plane back. When the disk has damaged the record since, arriveOnce reads the data again.
 func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *preparation) error {
 	staging, move := b.o.Staging(id, p.order.ID), controlplane.MoveOf(p.order.ID)
 	if _, err := readPrepared(staging); err == nil {
-		return nil
+		if _, err := readDeparture(staging); !errors.Is(err, errDamaged) {
+			return err
+		}
 	}
 	_, err := backup.GetHandoverRequest(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move)
 	if errors.Is(err, backup.ErrNotFound) {
@@ -97,6 +114,9 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 		}
 		return err
 	case err != nil:
+		return err
+	}
+	if _, err := readDeparture(staging); err != nil {
 		return err
 	}
 	if err := b.records.ClaimHandover(ctx, backup.Plane(id), move, owner); err != nil {

@@ -272,6 +272,8 @@ func failureMessage(err error) string {
 		return err.Error()
 	case errors.Is(err, backup.ErrSuperseded):
 		return "another management cluster has the plane"
+	case errors.Is(err, errRecord):
+		return errRecord.Error() + ": withdraw the move, and order it again"
 	case errors.Is(err, backup.ErrCorrupt):
 		return "the backup is damaged; the log of the management cluster's hosting has the details"
 	}
