@@ -3,6 +3,8 @@ package backup
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -159,25 +161,38 @@ func (w *partWriter) flush() error {
 }
 
 // GetHandover calls read with the data of a move, or returns ErrNotFound while it is not complete in the store. The
-// reader returns ErrCorrupt at a damaged part: read must then discard all data that it has read before.
-func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, move string,
-	read func(io.Reader) error) error {
+// reader returns ErrCorrupt at a damaged part: read must then discard all data that it has read before. sum identifies
+// the data: a caller that has the data with this sum passes it as have, and GetHandover does not call read.
+func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, move, have string,
+	read func(io.Reader) error) (sum string, err error) {
 	prefix := handoverPrefix(p, move)
 	var list handover
 	key, err := getSealed(ctx, store, kms, prefix+"handover", &list)
 	if err != nil {
-		return err
+		return "", err
 	}
 	if list.Plane != p.String() || list.Move != move {
-		return fmt.Errorf("%shandover: %w: it belongs to another move", prefix, ErrCorrupt)
+		return "", fmt.Errorf("%shandover: %w: it belongs to another move", prefix, ErrCorrupt)
+	}
+	if sum = list.sum(); sum == have {
+		return sum, nil
 	}
 	z, err := zstd.NewReader(&partReader{ctx: ctx, store: store, key: key, prefix: prefix, parts: list.Parts,
 		name: handoverPart}, zstd.WithDecoderConcurrency(1))
 	if err != nil {
-		return err
+		return "", err
 	}
 	defer z.Close()
-	return read(z)
+	return sum, read(z)
+}
+
+// sum returns a checksum of the checksums of all parts.
+func (h handover) sum() string {
+	sums := sha256.New()
+	for _, part := range h.Parts {
+		sums.Write(part.SHA256)
+	}
+	return hex.EncodeToString(sums.Sum(nil))
 }
 
 // RemoveHandover removes the data and the request of a move, and leaves the decisions of both sides. It may be

@@ -92,15 +92,7 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 	if err != nil {
 		return err
 	}
-	err = backup.GetHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move, func(data io.Reader) error {
-		if err := os.RemoveAll(staging); err != nil {
-			return err
-		}
-		if err := os.MkdirAll(staging, 0o700); err != nil {
-			return err
-		}
-		return unpack(data, staging)
-	})
+	err = b.download(ctx, id, move, staging)
 	owner, ownerErr := b.readOwner(id)
 	switch {
 	case ownerErr != nil:
@@ -130,6 +122,37 @@ func (b *Backups) arriveOnce(ctx context.Context, id controlplane.ID, p *prepara
 		return err
 	}
 	return atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// arrivedName is the file in a staging directory that shows that the data of a move beside it is complete. Its content
+// is the sum of backup.GetHandover.
+const arrivedName = "arrived"
+
+// download reads the data of a move into a staging directory, unless an earlier attempt has: the claim of the plane
+// after it may have to be repeated, and the data may have gigabytes. The source can store the data again, which then
+// has another sum.
+func (b *Backups) download(ctx context.Context, id controlplane.ID, move, staging string) error {
+	have, err := os.ReadFile(filepath.Join(staging, arrivedName))
+	if err != nil { // also when it cannot be read
+		have = nil
+	}
+	if _, err := readDeparture(staging); err != nil { // the disk may have damaged it since
+		have = nil
+	}
+	sum, err := backup.GetHandover(ctx, b.o.Store, b.o.KMS, backup.Plane(id), move, string(have),
+		func(data io.Reader) error {
+			if err := os.RemoveAll(staging); err != nil {
+				return err
+			}
+			if err := os.MkdirAll(staging, 0o700); err != nil {
+				return err
+			}
+			return unpack(data, staging)
+		})
+	if err != nil || sum == string(have) {
+		return err
+	}
+	return atomicfile.Write(filepath.Join(staging, arrivedName), []byte(sum), 0o600)
 }
 
 // removeHandover removes the objects of a move after the plane has arrived. Objects that it cannot remove stay in the

@@ -152,3 +152,38 @@ func TestARecordThatTheDiskHasDamagedIsReadAgain(t *testing.T) {
 		}
 	})
 }
+
+// The data is read once, however often the claim of the plane must be repeated, also after a restart. Data that the
+// source has stored again is read again.
+func TestAnArrivalReadsTheDataOnce(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		a := newArriving(t, dir)
+		a.put(t, "data", controlplane.Departure{})
+		a.store.set(1000)
+		if p := a.state(); p.State != controlplane.PreparationWaits {
+			t.Errorf("without a claim the arrival is %+v", p)
+		}
+		if reads := a.store.set(1000); reads != 1 {
+			t.Errorf("%d parts were read, and the data has one", reads)
+		}
+		a.end()
+		a.start(t)
+		a.state()
+		if reads := a.store.set(1000); reads != 0 {
+			t.Errorf("after a restart %d parts were read", reads)
+		}
+		a.put(t, "other data", controlplane.Departure{})
+		a.state()
+		if reads := a.store.set(0); reads != 1 {
+			t.Errorf("the data has changed, and %d parts were read", reads)
+		}
+		if p := a.state(); p.State != controlplane.PreparationDone {
+			t.Errorf("the arrival is %+v", p)
+		}
+		db, err := os.ReadFile(a.staged(filepath.Join("etcd", "member", "snap", "db")))
+		if reads := a.store.set(0); err != nil || string(db) != "other data" || reads != 0 {
+			t.Errorf("the data is %q, %v; %d parts were read", db, err, reads)
+		}
+	})
+}

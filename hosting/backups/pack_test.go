@@ -44,7 +44,8 @@ func TestTheDataOfAMoveArrivesWholeOrNotAtAll(t *testing.T) {
 	store, plane := &mapStore{objects: map[string]string{}}, backup.Plane{Namespace: "a", Name: "hc"}
 	get := func(p backup.Plane) (string, error) {
 		to := t.TempDir()
-		return to, backup.GetHandover(t.Context(), store, keys, p, "m1", func(r io.Reader) error { return unpack(r, to) })
+		_, err := backup.GetHandover(t.Context(), store, keys, p, "m1", "", func(r io.Reader) error { return unpack(r, to) })
+		return to, err
 	}
 	if _, err := get(plane); !errors.Is(err, backup.ErrNotFound) {
 		t.Fatalf("before the data is stored: %v", err)
