@@ -131,6 +131,11 @@ func (c *chain) takeSnapshot() error {
 			return fmt.Errorf("reading the restore orders that the plane has executed: %w", err)
 		}
 	}
+	if c.f.o.Release != nil {
+		if m.Release, err = c.f.o.Release(); err != nil {
+			return fmt.Errorf("reading the release of the plane: %w", err)
+		}
+	}
 	spool, err := os.CreateTemp(c.f.o.Spool, "snapshot-*")
 	if err != nil {
 		return err

@@ -18,6 +18,7 @@ type Fetched struct {
 	Sample   Sample   // the files have every write that etcd acknowledged before its time
 	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
 	Restores []string // orders that the plane had executed when the snapshot was taken
+	Release  string   // Manifest.Release
 	// Damage has the errors of other chains that should restore to the moment, too; nil when there were none.
 	Damage error
 }

@@ -40,6 +40,8 @@ type Options struct {
 	Keys func() (Keys, error)
 	// Restores returns the restore orders that the plane has executed; each chain lists them. nil: chains list none.
 	Restores func() ([]string, error)
+	// Release returns the release with which the plane was ready last; each chain names it. nil: chains name none.
+	Release func() (string, error)
 	// Claim claims the plane's backups for its data, see Claimant.Claim. nil: the follower claims nothing.
 	Claim func(context.Context) error
 	// Spool is the directory of a temporary file that holds the compressed snapshot until it is stored, so that a slow
@@ -100,8 +102,9 @@ func New(o Options) *Follower {
 	return &Follower{o: o, renew: make(chan struct{}, 1), clock: clock{now: bothClocks}}
 }
 
-// Renew makes the follower begin the next chain now. A drill calls it when the present chain cannot be restored. The
-// present chain goes on until the next is complete. Renew returns at once and may be repeated.
+// Renew makes the follower begin the next chain now. It is called when the present chain cannot be restored, and when
+// the plane has become ready with another release. The present chain goes on until the next is complete. Renew returns
+// at once and may be repeated.
 func (f *Follower) Renew() {
 	select {
 	case f.renew <- struct{}{}:

@@ -24,6 +24,9 @@ type Manifest struct {
 	Size     int64  `json:"size"` // of the snapshot, uncompressed
 	Parts    []Part `json:"parts"`
 	Keys     *Part  `json:"keys,omitempty"` // nil: the plane's keys are not in the chain
+	// Release is the release with which the plane was ready last when the snapshot was taken: a recovery goes back to it
+	// when the plane does not become ready with another one. "": unknown, or an earlier version wrote the chain.
+	Release string `json:"release,omitempty"`
 	// Restores are the restore orders that the plane has executed: hosting never executes them again.
 	Restores []string `json:"restores,omitempty"`
 }

@@ -122,7 +122,7 @@ func (r *chainReader) readManifest(ctx context.Context) error {
 func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got Fetched, err error) {
 	c := r.chain
 	got = Fetched{Chain: c.Name, Snapshot: filepath.Join(dir, "snapshot"), Log: filepath.Join(dir, "log"),
-		Restores: r.manifest.Restores}
+		Restores: r.manifest.Restores, Release: r.manifest.Release}
 	if got.Keys, err = r.readKeys(ctx); err != nil {
 		return Fetched{}, err
 	}

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
@@ -123,7 +121,7 @@ func decide(s situation, now time.Time) decision {
 		wanted = ""
 	}
 	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
-	brought := s.Restore.arrivalOf(s.Cluster, s.Releases, metav1.NewTime(now.Truncate(time.Second)))
+	brought := arrivalOf(s, r.Release, now)
 	if s.Upgrade == nil && brought.Upgrade != nil {
 		next = brought.Upgrade
 	}

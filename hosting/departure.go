@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -54,17 +55,16 @@ type arrival struct {
 }
 
 // arrivalOf returns the arrival of a plane; the zero value when no data of a moved plane is prepared. For a recovered
-// plane it has only the status of an order that the lost plane did not execute. A release that this management cluster
-// does not offer is left out: the plane then starts with that of the spec. An upgrade whose new release was never
-// started is left out, too: it begins here anew, with a copy.
-func (r *restore) arrivalOf(hc *hypershift.HostedCluster, offered Releases, at metav1.Time) (a arrival) {
+// plane see recoveredOf. A release that this management cluster does not offer is left out: the plane then starts with
+// that of the spec. An upgrade whose new release was never started is left out, too: it begins here anew, with a copy.
+func arrivalOf(s situation, wanted controlplane.Version, now time.Time) (a arrival) {
+	r, offered := s.Restore, s.Releases
 	if r == nil || !r.IsRecovery || !r.isPrepared() || r.Prepared.Departure == nil {
 		return arrival{}
 	}
 	d := r.Prepared.Departure
 	if !r.IsArrival {
-		a.Restore = lostOrder(hc, d.LastStart, at)
-		return a
+		return recoveredOf(s, d.LastStart, wanted, now)
 	}
 	var upgrade hypershift.UpgradeStatus
 	isBegun := upgradeOf(d, &upgrade) && (upgrade.Phase != hypershift.UpgradeRuns || d.Release != d.Served)
@@ -78,6 +78,20 @@ func (r *restore) arrivalOf(hc *hypershift.HostedCluster, offered Releases, at m
 	var shown hypershift.RestoreStatus
 	if json.Unmarshal(d.Restore, &shown) == nil && shown.ID != "" {
 		a.Restore = &shown
+	}
+	return a
+}
+
+// recoveredOf returns the arrival of a plane that is recovered from its backup. It has the status of an order of a
+// restore that the lost plane did not execute.
+//
+// When the plane was ready last with another release than that of the spec, an upgrade was ordered, ran, or had failed
+// when the management cluster was lost; the backup does not show which. The plane then starts here within an upgrade,
+// and goes back to that release when it does not become ready.
+func recoveredOf(s situation, last controlplane.LastStart, wanted controlplane.Version, now time.Time) (a arrival) {
+	a.Restore = lostOrder(s.Cluster, last, metav1.NewTime(now.Truncate(time.Second)))
+	if last.Served != wanted && wanted != "" && slices.Contains(s.Releases, last.Served) {
+		a.Upgrade = newUpgrade(last.Served, wanted, s.Upgrades, now)
 	}
 	return a
 }

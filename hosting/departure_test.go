@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"atoll.dev/api/hypershift"
+	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -96,5 +97,51 @@ func TestAnUnreadableDepartureFailsTheArrival(t *testing.T) {
 	if p := withReadableDeparture(controlplane.Preparation{State: controlplane.PreparationWaits}); p.State !=
 		controlplane.PreparationWaits {
 		t.Errorf("a plane that has not arrived: %+v", p)
+	}
+}
+
+// A recovered plane that was ready last with another release than that of the spec starts within an upgrade from that
+// release, and goes back to it. Without such a release it starts with that of the spec.
+func TestARecoveredPlaneStartsWithinTheUpgrade(t *testing.T) {
+	now := powerZero
+	recovered := func(wanted string, served controlplane.Version) situation {
+		s := newSituation()
+		s.Cluster.Spec.Release.Image = cluster.ReleaseImage(wanted)
+		s.Restore = &restore{Order: hypershift.RestoreOrder{ID: controlplane.Recovery}, IsRecovery: true,
+			Prepared: controlplane.Preparation{State: controlplane.PreparationDone,
+				Departure: &controlplane.Departure{LastStart: controlplane.LastStart{Served: served}}}}
+		return s
+	}
+	for _, c := range []struct{ wanted, served, emulated string }{{"1.36.4", "1.36.3", ""}, {"1.37.0", "1.36.3", "1.36"},
+		{"1.36.4", "1.37.0", ""}} {
+		s := recovered(c.wanted, controlplane.Version(c.served))
+		d := decide(s, now)
+		u := d.Report.Upgrade
+		if u == nil || u.From != c.served || u.To != c.wanted || u.Phase != hypershift.UpgradeRuns ||
+			u.EmulatedVersion != c.emulated || d.Run {
+			t.Fatalf("%+v: before the status has the upgrade %+v, the plane runs: %t", c, u, d.Run)
+		}
+		s.Upgrade = u
+		if d = decide(s, now); !d.Run || string(d.Spec.Release) != c.wanted || d.Spec.Data != controlplane.Recovery {
+			t.Fatalf("%+v: the plane gets %+v, runs: %t", c, d.Spec, d.Run)
+		}
+		s.Restore.IsExecuted, s.Restore.IsUnfinished = true, true
+		s.Restore.Prepared = controlplane.Preparation{}
+		s.Plane = controlplane.Observation{State: controlplane.Failing, HasData: true,
+			LastStart: controlplane.LastStart{Release: controlplane.Version(c.wanted), Data: controlplane.Recovery},
+			Failure: &controlplane.Failure{Reason: controlplane.PlaneFailed, Release: controlplane.Version(c.wanted),
+				Count: upgradeTries, Message: "it has ended"}}
+		if s.Upgrade = decide(s, now).Report.Upgrade; s.Upgrade.Phase != hypershift.UpgradeFailed {
+			t.Fatalf("%+v: after %d failures the upgrade is %+v", c, upgradeTries, s.Upgrade)
+		}
+		if d = decide(s, now); !d.Run || string(d.Spec.Release) != c.served {
+			t.Fatalf("%+v: after the failure the plane gets %+v, runs: %t", c, d.Spec, d.Run)
+		}
+	}
+	for _, served := range []controlplane.Version{"", "1.36.4", "1.35.1"} { // unknown, the same, and one without a program
+		d := decide(recovered("1.36.4", served), now)
+		if d.Report.Upgrade != nil || !d.Run || d.Spec.Release != "1.36.4" {
+			t.Errorf("a plane with %q: upgrade %+v, the plane gets %+v, runs: %t", served, d.Report.Upgrade, d.Spec, d.Run)
+		}
 	}
 }

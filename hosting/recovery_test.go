@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,6 +114,42 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("a new cluster has an object of the deleted one of its name: %v", err)
 	}
+}
+
+// A management cluster is lost while a plane runs another release than that of its spec, whose program does not work.
+// The recovered plane goes back to the release of its backup. The plane had become ready with that release after its
+// first chain had begun.
+func TestI1ALostPlaneIsRecoveredWithItsRelease(t *testing.T) {
+	r := newRestoreWorld(t)
+	key := r.create("lost", nil)
+	r.available(key)
+	r.world.order(key, "1.36.4")
+	r.upgradeIs(key, hypershift.UpgradeSoaks, "1.36.4")
+	_, c := r.available(key)
+	r.keep(c, "before")
+	r.stored(key)
+	r.wait("a chain that names the release", func() error {
+		return r.newestChainNames(key, "1.36.4")
+	})
+	r.program("1.36.9", "exit 1")
+	r.lose(key)
+	r.createAt(key, map[string]any{"release": map[string]any{"image": "atoll.dev/release:1.36.9"}})
+	r.run()
+	hc := r.upgradeIs(key, hypershift.UpgradeFailed, "1.36.4")
+	if hc.Status.Upgrade.From != "1.36.4" || hc.Status.Upgrade.To != "1.36.9" {
+		t.Errorf("the upgrade is %+v", hc.Status.Upgrade)
+	}
+	_, c = r.available(key)
+	r.hasConfigMap(c, "before")
+}
+
+// newestChainNames returns an error unless the latest restore of a plane's backup names a release.
+func (r *restoreWorld) newestChainNames(key controlplane.ID, release string) error {
+	got, err := backup.Fetch(r.Context(), r.store, r.keys, backup.Plane(key), time.Time{}, r.TempDir())
+	if err == nil && got.Release != release {
+		err = fmt.Errorf("the newest chain names release %q", got.Release)
+	}
+	return err
 }
 
 // A plane that the region orders to recover is made from its backup, which the status shows. Without a backup it does

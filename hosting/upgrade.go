@@ -73,17 +73,29 @@ func followSpec(u *hypershift.UpgradeStatus, wanted controlplane.Version, last c
 	case isOpen && string(wanted) == u.To && !goesBack, wanted == served:
 		return u
 	}
-	begun := &hypershift.UpgradeStatus{
-		From: string(served), To: string(wanted), Phase: hypershift.UpgradeRuns,
-		StartedAt: metav1.NewTime(now.Truncate(time.Second)), Copy: fmt.Sprintf("upgrade-%d", now.UnixMilli()),
-	}
+	begun := newUpgrade(served, wanted, l, now)
+	begun.Copy = fmt.Sprintf("upgrade-%d", now.UnixMilli())
 	if keepsCopy && u.From == string(served) {
 		begun.StartedAt, begun.Copy = u.StartedAt, u.Copy
 	}
-	if minor := minorOf(served); l.Soak > 0 && minor != minorOf(wanted) {
-		begun.EmulatedVersion = minor
-	}
 	return begun
+}
+
+// newUpgrade returns an upgrade that begins, without a copy of the data.
+func newUpgrade(from, to controlplane.Version, l Upgrades, now time.Time) *hypershift.UpgradeStatus {
+	u := &hypershift.UpgradeStatus{From: string(from), To: string(to), Phase: hypershift.UpgradeRuns,
+		StartedAt: metav1.NewTime(now.Truncate(time.Second))}
+	if minor := minorOf(from); l.Soak > 0 && minor != minorOf(to) && !isEarlier(to, from) {
+		u.EmulatedVersion = minor
+	}
+	return u
+}
+
+// isEarlier reports whether a is a version before b.
+func isEarlier(a, b controlplane.Version) bool {
+	x, errA := version.ParseGeneric(string(a))
+	y, errB := version.ParseGeneric(string(b))
+	return errA == nil && errB == nil && x.LessThan(y)
 }
 
 func withPhase(u *hypershift.UpgradeStatus, phase hypershift.UpgradePhase) *hypershift.UpgradeStatus {

@@ -46,7 +46,8 @@ type Options struct {
 	// State returns a plane's directory of state, which is deleted with the plane. nil: the backups of a plane have no
 	// owner, and two management clusters that run the same plane do not detect that.
 	State func(controlplane.ID) string
-	// Record returns the record of a plane's last start, which moves with the plane; nil: no record moves.
+	// Record returns the record of a plane's last start, which moves with the plane, and from which each chain of its
+	// backup names the release; nil: no record moves, and chains name none.
 	Record func(controlplane.ID) (controlplane.LastStart, error)
 	// Endpoint is HOST:PORT where customers reach the planes of this machine; planes that move here need it.
 	Endpoint string
@@ -85,8 +86,9 @@ type Backups struct {
 // follower is one plane's follower.
 type follower struct {
 	*backup.Follower
-	cancel context.CancelFunc
-	end    *time.Timer // calls Backups.remove; nil while the plane runs
+	cancel  context.CancelFunc
+	end     *time.Timer          // calls Backups.remove; nil while the plane runs
+	release controlplane.Version // with which the plane was ready last, as of the last Begin
 }
 
 // New returns Backups that do nothing before Run.
@@ -147,10 +149,15 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	return nil
 }
 
-// Begin starts the backup of a running plane. A caller may repeat it. A scratch plane has no backup.
+// Begin starts the backup of a running plane. A caller repeats it: when the plane has become ready with another
+// release, a new chain begins, which names that release. A scratch plane has no backup.
 func (b *Backups) Begin(id controlplane.ID) {
 	if id.IsScratch() {
 		return
+	}
+	release, err := b.readRelease(id)
+	if err != nil { // the follower's next chain reads it again
+		b.o.Log.Warn("the release of a plane could not be read", "plane", id.String(), "error", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -170,6 +177,21 @@ func (b *Backups) Begin(id controlplane.ID) {
 		f.cancel()
 		b.start(id)
 	}
+	if f := b.followers[id]; f != nil && release != "" && f.release != release {
+		if f.release != "" { // the present chain names the release before
+			f.Renew()
+		}
+		f.release = release
+	}
+}
+
+// readRelease returns the release with which a plane was ready last; "" when no record of the plane is known.
+func (b *Backups) readRelease(id controlplane.ID) (controlplane.Version, error) {
+	if b.o.Record == nil {
+		return "", nil
+	}
+	last, err := b.o.Record(id)
+	return last.Served, err
 }
 
 // End ends the backup of a plane that does not run any more: its follower stores the last changes, and then ends. It
@@ -210,6 +232,10 @@ func (b *Backups) start(id controlplane.ID) {
 	}
 	f.Follower = backup.New(backup.Options{
 		Keys: keys, Restores: restores, Claim: claim,
+		Release: func() (string, error) {
+			release, err := b.readRelease(id)
+			return string(release), err
+		},
 		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.followerChanged(id, f.Follower) },

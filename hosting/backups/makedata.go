@@ -42,6 +42,7 @@ func (b *Backups) makeData(ctx context.Context, id controlplane.ID, o controlpla
 		if err != nil {
 			return controlplane.Preparation{}, fmt.Errorf("the orders that the plane has executed: %w", err)
 		}
+		d.Served = made.Release
 		done.Departure = d
 	}
 	return done, nil
@@ -86,7 +87,11 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	if err != nil {
 		return prepared{}, fmt.Errorf("the highest revision of the plane: %w", err)
 	}
-	if made, err = b.makeEtcd(ctx, got, known, o.Release, staging); err != nil {
+	release := o.Release
+	if last := controlplane.Version(got.Release); o.ID == controlplane.Recovery && b.o.Programs[last] != "" {
+		release = last // the release of the spec may be one that does not work
+	}
+	if made, err = b.makeEtcd(ctx, got, known, release, staging); err != nil {
 		return prepared{}, err
 	}
 	if id == o.Source {
@@ -163,7 +168,8 @@ func (b *Backups) makeEtcd(ctx context.Context, got backup.Fetched, known int64,
 	if err := got.Keys.WriteEncryption(filepath.Join(staging, "etcd")); err != nil {
 		return prepared{}, fmt.Errorf("writing the encryption keys of the Secrets: %w", err)
 	}
-	return prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next}, nil
+	return prepared{Restores: got.Sample.Time, Revision: result.Revision, Next: result.Next,
+		Release: controlplane.Version(got.Release)}, nil
 }
 
 // readPrepared returns an error when the data in a staging directory is not complete.

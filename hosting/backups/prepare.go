@@ -42,6 +42,8 @@ type prepared struct {
 	Restores time.Time `json:"restores"`
 	Revision int64     `json:"revision"`      // of the last change restored
 	Next     int64     `json:"next_revision"` // the revision with which etcd starts
+	// Release is the release with which the plane was ready last; "": unknown.
+	Release controlplane.Version `json:"release,omitempty"`
 }
 
 // Prepare begins to make the data of a restore in the plane's staging directory, and returns the state of that. It

@@ -45,7 +45,7 @@ type Preparation struct {
 	Restores time.Time // the data has every write acknowledged before this time; set when the preparation is done
 	Changes  *Changes  // set when the preparation of a dry run is done
 	// Departure is how the plane ran before; set when the preparation of an arrival is done. That of a recovery has the
-	// executed orders only.
+	// executed orders, and as Served the release with which the plane was ready last; "" when the backup does not name it.
 	Departure *Departure
 }
 
