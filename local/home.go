@@ -232,7 +232,10 @@ func (h Home) lock(name string) (unlock func(), err error) {
 		f.Close()
 		return nil, fmt.Errorf("home %s: %w", h.Dir, err)
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that has not called exec yet has the file, too
+		f.Close()
+	}, nil
 }
 
 // writeJSON replaces the file atomically and durably.

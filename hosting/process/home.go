@@ -74,7 +74,10 @@ func (h home) lock() (unlock func(), err error) {
 		}
 		return nil, err
 	}
-	return func() { f.Close() }, nil
+	return func() {
+		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that has not called exec yet has the file, too
+		f.Close()
+	}, nil
 }
 
 // planes lists the planes that have a directory of either kind, without warm ones.
