@@ -69,7 +69,7 @@ quota() {
 	done | sort -n | head -1
 }
 hundredths=$(quota)
-at_once=$((4 * ${hundredths:-$((100 * $(nproc)))} / 200))
+at_once=$((3 * ${hundredths:-$((100 * $(nproc)))} / 200))
 ((at_once > 0)) || at_once=1
 parallel=$(($(nproc) > 4 ? $(nproc) : 4)) # tests of one package: many of them wait
 
