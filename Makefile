@@ -34,7 +34,7 @@ nodes: ## bin/atoll-node, bin/node, bin/demo-image.tar: what real nodes run; the
 	@node/programs/build.sh
 
 .PHONY: test-nodes
-test-nodes: nodes build ## real nodes and pods on this machine, as root; part of make test
+test-nodes: nodes build ## real nodes and pods on this machine, as root; make test runs the short ones
 	@ATOLL_KUBE_BIN=$(CURDIR)/bin/atoll-kube $(GO) test -trimpath -tags realnodes -count=1 ./node/supervisor ./test/realnodes
 
 .PHONY: test-versions

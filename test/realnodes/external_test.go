@@ -15,6 +15,7 @@ import (
 // A customer's machine has a route to the router only. It joins by a token, survives kills in the middle, runs pods,
 // and leaves; others are refused; a machine whose pool is deleted stops.
 func TestAMachineOfACustomerJoinsAndLeaves(t *testing.T) {
+	skipLong(t)
 	s := newSite(t)
 	s.apply(orderManifests("e", "external", 1))
 

@@ -19,6 +19,7 @@ import (
 
 // TestLifeOfAPoolOfRealNodes changes one pool, step by step, while a Deployment runs on it.
 func TestLifeOfAPoolOfRealNodes(t *testing.T) {
+	skipLong(t)
 	w := newWorld(t, time.Minute)
 	w.apply(`
 apiVersion: apps/v1

@@ -12,6 +12,7 @@ import (
 
 // TestBehavioursOfKubernetesOnRealNodes starts one cluster, creates the objects of all behaviours, and then tries each.
 func TestBehavioursOfKubernetesOnRealNodes(t *testing.T) {
+	skipLong(t)
 	w := newWorld(t, 0)
 	var all []string
 	for _, b := range behaviours {

@@ -105,6 +105,14 @@ func startPlane(t *testing.T) (atollNode string, p *plane.Process, config *rest.
 
 const namespace, cluster = "clusters-1", "hc-1"
 
+// skipLong skips a test that loads the machine for half a minute or more where make test runs the short ones.
+func skipLong(t *testing.T) {
+	t.Helper()
+	if os.Getenv("ATOLL_REAL_NODES") == "short" {
+		t.Skip("make test-nodes runs it: it loads the machine for half a minute or more")
+	}
+}
+
 // newWorld starts a plane, hosting's node pools, and a pool of two nodes, and removes all of it at the end. A node that
 // is not ready for unhealthyAfter is replaced; 0: after the default time.
 func newWorld(t *testing.T, unhealthyAfter time.Duration) *world {
