@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"atoll.dev/node"
+	"atoll.dev/test/testsite"
 )
 
 // insideOf returns the path on this machine of a path of a node.
@@ -58,18 +59,19 @@ func checkDisk(t *testing.T, c node.Config) {
 	}
 }
 
-// checkNoLoop checks that no loop device has a file of the node.
-func checkNoLoop(t *testing.T, c node.Config) {
+// awaitNoLoop waits until no loop device has a file of the node. The kernel frees it soon after the last process of the
+// node's mount namespace has ended.
+func awaitNoLoop(t *testing.T, c node.Config) {
 	t.Helper()
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, file := range files {
-		if backing, _ := os.ReadFile(file); strings.HasPrefix(string(backing), c.Home+"/") {
-			t.Errorf("%s is %s", file, backing)
+	testsite.EventuallyWithin(t, "no loop device of "+c.Name, readyWait, func() error {
+		files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+		for _, file := range files {
+			if backing, _ := os.ReadFile(file); strings.HasPrefix(string(backing), c.Home+"/") {
+				return fmt.Errorf("%s is %s", file, backing)
+			}
 		}
-	}
+		return err
+	})
 }
 
 // A home of an earlier version has directories with the node's files, which a disk would hide.

@@ -329,7 +329,7 @@ func TestARealNodeRunsPods(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, c := range []node.Config{first, second} {
-			checkNoLoop(t, c)
+			awaitNoLoop(t, c)
 			for _, h := range all {
 				if _, err := os.Stat(filepath.Join(h.Path, machineNamesOf(c).cgroup)); !errors.Is(err, os.ErrNotExist) {
 					t.Errorf("%s has the cgroup of %s", h.Path, c.Name)
