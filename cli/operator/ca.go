@@ -174,9 +174,16 @@ func keepKey(file string, key []byte) error {
 	if err := atomicfile.Create(file, key, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
+	other := fmt.Errorf("%s exists with another content: name a new file", file)
+	switch info, err := os.Stat(file); {
+	case err != nil:
+		return err
+	case !info.Mode().IsRegular() || info.Size() != int64(len(key)): // a device such as /dev/full has no end
+		return other
+	}
 	have, err := os.ReadFile(file)
 	if err == nil && !bytes.Equal(have, key) {
-		err = fmt.Errorf("%s exists with another content: name a new file", file)
+		err = other
 	}
 	return err
 }
