@@ -43,7 +43,8 @@ func addCADirFlag(cmd *cobra.Command) *string {
 	return cmd.Flags().String("dir", "", "directory of the CA (default: that of the region below --home)")
 }
 
-// openPresentCA is openCAOf for a CA that exists. A mistyped directory gets no new CA.
+// openPresentCA opens the CA in a directory, "" for that of the region in the session's home. It makes no CA where
+// there is none.
 func openPresentCA(session *terminal.Session, dir string) (*pki.CA, error) {
 	if dir != "" {
 		if _, err := os.Stat(filepath.Join(dir, "ca.pem")); err != nil {
@@ -57,8 +58,8 @@ func caStatus(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "status", Args: cobra.NoArgs,
 		Short: "Show the root, its issuing CAs, when they end, and what must be done",
 		Long: `Shows the root and where its key is, and the issuing CAs with their ends. With the root's key
-here, an issuing CA renews itself when two thirds of its year are over. Without it, a warning
-says from then on that the key is needed. The metrics of atoll pki
+here, a new issuing CA replaces the old one when two thirds of its year are over. Without it, a
+warning says from then on that the key is needed. The metrics of atoll pki
 (pki_issuing_ca_renewal_due_timestamp_seconds) and its log say the same.`,
 		Example: "  atoll ca status -o json"}
 	o := terminal.AddOutputFlag(cmd)
@@ -84,7 +85,7 @@ func printCA(session *terminal.Session, o *terminal.Output, ca *pki.CA) error {
 		if status.Root.KeyOffline {
 			where = "key offline"
 		}
-		rows := [][]string{{"CA", "EXPIRES", "RENEWED AFTER", "STATE"},
+		rows := [][]string{{"CA", "EXPIRES", "RENEWAL DUE", "STATE"},
 			{"root", day(status.Root.Expires), "-", where}}
 		if status.Root.SignsAll {
 			rows[1][3] += ", signs everything: there are no issuing CAs (docs/identity.md)"
@@ -110,18 +111,18 @@ func day(t time.Time) string { return t.UTC().Format(time.DateOnly) }
 func caOffline(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "offline", Args: cobra.NoArgs,
 		Short: "Take the root's key off this machine",
-		Long: `Writes the root's key and certificate to FILE, which must not exist, and then removes the key
-from the CA's directory. The region goes on enrolling, renewing and revoking with its issuing
+		Long: `Writes the root's key and certificate to a new FILE, and then removes the key from the CA's
+directory. The region goes on enrolling, renewing and revoking with its issuing
 CAs; "atoll ca status" says when they need the key again. A killed command may be repeated with
-the same FILE.
+the same FILE, which then has the same key already.
 
 Where no file can be written, as in a container, --show prints the key and leaves it, and --kept
 removes it when it reads the same key from FILE, or from standard input for "-".
 
-Keep FILE, and a copy, where neither this machine nor its backups reach it. Whoever has it can
-be every service and every management cluster; without it the region needs a new root, and
-everything joins again. Backups and snapshots from before still have the key, and so may free
-blocks of the disk.`,
+Keep FILE, and a copy, where neither this machine nor its backups reach it. Whoever has FILE can
+pass for every service and every management cluster. If FILE is lost, the region needs a new
+root, and every process must join again. Older backups, snapshots and unused blocks of the disk
+can still contain the key.`,
 		Example: `  atoll ca offline --out /mnt/safe/root.pem
   (umask 077; kubectl exec atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --show > root.pem)
   kubectl exec -i atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --kept - < root.pem`}
@@ -144,23 +145,27 @@ blocks of the disk.`,
 				return pki.ErrKeepRootKey
 			})
 		}
-		keep := func(key []byte) error { return keepKey(*out, key) }
+		keep := func(key []byte) error { return writeKey(*out, key) }
 		if *kept != "" {
 			keep = func(key []byte) error { return compareKey(session, *kept, key) }
-		} else if err := refuseInside(*out, filepath.Dir(ca.CertFile())); err != nil {
+		}
+		copied := cmp.Or(*out, *kept)
+		if copied == "-" {
+			copied = "what this command has read"
+		} else if err := refuseInside(copied, filepath.Dir(ca.CertFile())); err != nil {
 			return err
 		}
 		if err := ca.TakeRootKey(by, keep); err != nil {
 			return err
 		}
-		session.Printf("the root's key is in %s and no longer here; `atoll ca issue --root-key-file` needs it\n",
-			cmp.Or(*out, *kept))
+		session.Printf("the root's key is no longer in the CA's directory; `atoll ca issue --root-key-file` needs the copy: "+
+			"%s\n", copied)
 		return nil
 	}
 	return cmd
 }
 
-// compareKey returns an error when a file does not have a key.
+// compareKey returns an error when a file does not have exactly this key.
 func compareKey(session *terminal.Session, file string, key []byte) error {
 	have, err := session.ReadFile(file)
 	if err == nil && !bytes.Equal(bytes.TrimSpace(have), bytes.TrimSpace(key)) {
@@ -169,8 +174,9 @@ func compareKey(session *terminal.Session, file string, key []byte) error {
 	return err
 }
 
-// keepKey writes a key to a file that does not exist, or has the same key from a killed command, and reads it again.
-func keepKey(file string, key []byte) error {
+// writeKey writes the root's key to a new file and reads it again. It accepts a file that has the same key from a
+// killed command.
+func writeKey(file string, key []byte) error {
 	if err := atomicfile.Create(file, key, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -188,21 +194,31 @@ func keepKey(file string, key []byte) error {
 	return err
 }
 
-// refuseInside returns an error when a file lies below a directory.
+// refuseInside returns an error when a file lies below a directory, or is a link to a file there.
 func refuseInside(file, dir string) error {
-	path, err := filepath.Abs(file)
+	dir, err := filepath.EvalSymlinks(dir)
+	if err != nil {
+		return err
+	}
+	path, err := filepath.EvalSymlinks(file)
+	if errors.Is(err, fs.ErrNotExist) { // a new file
+		if path, err = filepath.EvalSymlinks(filepath.Dir(file)); err == nil {
+			path = filepath.Join(path, filepath.Base(file))
+		}
+	}
 	if err == nil {
-		if real, err := filepath.EvalSymlinks(filepath.Dir(path)); err == nil {
-			path = filepath.Join(real, filepath.Base(path))
-		}
-		if dir, err = filepath.Abs(dir); err == nil {
-			dir, err = filepath.EvalSymlinks(dir)
-		}
+		path, err = filepath.Abs(path)
+	}
+	if err == nil {
+		dir, err = filepath.Abs(dir)
 	}
 	if err != nil {
 		return err
 	}
-	if strings.HasPrefix(path, dir+string(filepath.Separator)) {
+	have, haveErr := os.Stat(filepath.Join(dir, "ca.pem"))
+	named, namedErr := os.Stat(path)
+	isHardLink := haveErr == nil && namedErr == nil && os.SameFile(have, named)
+	if isHardLink || strings.HasPrefix(path, dir+string(filepath.Separator)) {
 		return fmt.Errorf("%s is in the CA's directory, which the key must leave", file)
 	}
 	return nil
@@ -215,11 +231,11 @@ func caIssue(session *terminal.Session) *cobra.Command {
 earlier ones stay valid, and their next renewal is by the new ones. The root's key comes from
 --root-key-file, which is not copied, or from the CA's directory. No process has to restart.
 
---revoke is for a stolen key of an issuing CA. It ends all certificates that the issuing CAs of
-that kind have signed: servers close their connections within seconds, and each holder joins
-again with a new join token ("atoll mc join-token", "atoll pki token"; "atoll up" makes those of
-its own processes when they start). Clients read no revocation list: whoever has the stolen key
-of the services can still pretend to be a server to them until it expires.`,
+--revoke is for a stolen key of an issuing CA. It revokes all earlier issuing CAs of a role, and so
+every certificate that they have signed: servers close these connections within seconds, and
+each holder joins again with a new join token ("atoll mc join-token", "atoll pki token"; "atoll
+up" makes the tokens of its own processes when they start). Clients read no revocation list: a
+thief of the services' key can pass for a server until the revoked CA's certificate expires.`,
 		Example: `  atoll ca issue --root-key-file /mnt/safe/root.pem
   atoll ca issue --root-key-file /mnt/safe/root.pem --revoke agents`}
 	o := terminal.AddOutputFlag(cmd)
@@ -235,7 +251,7 @@ of the services can still pretend to be a server to them until it expires.`,
 		issue := pki.IssueOptions{By: userOf(cmd.Context())}
 		for _, name := range *revoke {
 			if !slices.Contains(pki.Roles[:], pki.Role(name)) {
-				return fmt.Errorf("--revoke %q: there are agents and services", name)
+				return fmt.Errorf("--revoke %q is no role; the roles are agents and services", name)
 			}
 			issue.Revoke = append(issue.Revoke, pki.Role(name))
 		}
