@@ -95,7 +95,7 @@ without them pods can fill the disk of this machine.`,
 			if err := supervisor.TryUserNamespace(os.TempDir()); err != nil {
 				answer.NoUserNamespace = err.Error()
 			}
-			if err := supervisor.CheckDisks(); err != nil {
+			if err := supervisor.TryDisk(os.TempDir()); err != nil {
 				answer.NoDisk = err.Error()
 			}
 		}

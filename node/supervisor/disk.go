@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -17,28 +18,30 @@ import (
 	"atoll.dev/node"
 )
 
-// A node's disk is a file in its home with a file system of the node's own, on a loop device: pods, images and logs
-// fill that, and never the machine's (decision 179).
+// A node's disk is a sparse file in its home with an ext4 file system, on a loop device. Pods, images and logs of one
+// node use at most its size; the disks of several nodes together can exceed the machine's (decision 179).
 
 // diskFile returns the path of a node's disk.
 func diskFile(home string) string { return filepath.Join(home, "disk.img") }
 
-// diskShare is the part of the home's file system that one disk may have at most: a quarter.
-const diskShare = 4
-
-// minDisk is the smallest disk, in bytes.
-const minDisk = 1 << 30
+const (
+	// diskDivisor: a disk has at most a quarter of the home's file system, and at least minDisk bytes.
+	diskDivisor = 4
+	minDisk     = 1 << 30
+	// attachPatience is how long attachLoop waits until the kernel has unmounted the disk of a node that has ended.
+	attachPatience = 10 * time.Second
+)
 
 // makeDiskTimeout bounds the time of mkfs.ext4, which writes some megabytes.
 const makeDiskTimeout = time.Minute
 
 // errNoDisk is the error of makeDisk when the node keeps its files in directories of its home.
-var errNoDisk = errors.New("the disk of the node has no limit of its own")
+var errNoDisk = errors.New("the node has no disk of its own")
 
-// makeDisk makes the disk of a node that has none yet, of at most size bytes; the file is sparse. It returns the size
-// of the disk that the node has, also when an earlier start has made it: its size does not change. The error is
-// errNoDisk, with a reason, when a node that an earlier version has started keeps its files in its home, or when the
-// machine cannot make or mount a disk.
+// makeDisk makes the disk of a node that has none yet: of size bytes or a quarter of the home's file system, whichever
+// is less, and at least minDisk. It returns the size of the disk that the node has, also when an earlier start has made
+// it: its size does not change. The error is errNoDisk, with a reason, when a node that an earlier version has started
+// keeps its files in its home, and when the machine cannot make or mount such a disk. Then there is no disk.
 func makeDisk(home string, size int64) (int64, error) {
 	path := diskFile(home)
 	if info, err := os.Stat(path); err == nil {
@@ -59,7 +62,7 @@ func makeDisk(home string, size int64) (int64, error) {
 	if err := unix.Statfs(home, &machine); err != nil {
 		return 0, fmt.Errorf("reading the size of the file system of %s: %w", home, err)
 	}
-	size = max(minDisk, min(size, int64(machine.Blocks)*machine.Frsize/diskShare))
+	size = max(minDisk, min(size, int64(machine.Blocks)*machine.Frsize/diskDivisor))
 	unfinished := path + ".unfinished"
 	if err := makeSparse(unfinished, size); err != nil {
 		return 0, fmt.Errorf("making the disk of the node: %w", err)
@@ -70,6 +73,11 @@ func makeDisk(home string, size int64) (int64, error) {
 		"-E", "lazy_itable_init=1,lazy_journal_init=1,nodiscard,root_owner=0:0", unfinished)
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("making the file system of the node's disk: %w: %s", err, bytes.TrimSpace(output))
+	}
+	// A container may have the tools and no right to use them. Once the disk has files it is too late to do without.
+	isMountable := func(string) error { return nil }
+	if err := inOwnMounts(func() error { return withMounted(unfinished, isMountable) }); err != nil {
+		return 0, errors.Join(fmt.Errorf("%w: %w", errNoDisk, err), os.Remove(unfinished))
 	}
 	if err := os.Rename(unfinished, path); err != nil {
 		return 0, fmt.Errorf("making the disk of the node: %w", err)
@@ -88,10 +96,15 @@ func findDiskTools() (mkfs string, err error) {
 	return mkfs, nil
 }
 
-// CheckDisks returns an error with the reason when nodes cannot have disks of their own, so that pods can fill the disk
-// of the machine. It changes nothing.
-func CheckDisks() error {
-	_, err := findDiskTools()
+// TryDisk returns an error with the reason when nodes with homes below dir cannot have disks of their own, so that pods
+// can fill the disk of the machine. It makes and mounts one. Nothing is left behind.
+func TryDisk(dir string) (err error) {
+	home, err := os.MkdirTemp(dir, "atoll-disk-")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(home)) }()
+	_, err = makeDisk(home, minDisk)
 	return err
 }
 
@@ -105,8 +118,21 @@ func makeSparse(path string, size int64) error {
 }
 
 // attachLoop returns a loop device with the content of a file. The device is free again when it is closed and no mount
-// has it.
+// has it. Two mounts of one file by two devices would destroy the file system, so attachLoop first waits until no
+// device has the file: the kernel unmounts the disk of a killed node a moment after the node's last process.
 func attachLoop(path string) (*os.File, error) {
+	for deadline := time.Now().Add(attachPatience); ; time.Sleep(pollEvery) {
+		device, err := deviceOf(path)
+		if err != nil {
+			return nil, err
+		}
+		if device == "" {
+			break
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("%s is attached to %s and cannot be mounted twice", path, device)
+		}
+	}
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -123,13 +149,7 @@ func attachLoop(path string) (*os.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("asking for a free loop device: %w", err)
 		}
-		device, err := os.OpenFile(fmt.Sprintf("/dev/loop%d", number), os.O_RDWR, 0)
-		if errors.Is(err, fs.ErrNotExist) { // a container has those devices only that were there at its start
-			err = unix.Mknod(fmt.Sprintf("/dev/loop%d", number), unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number))))
-			if err == nil || errors.Is(err, fs.ErrExist) {
-				continue
-			}
-		}
+		device, err := openLoop(number)
 		if err != nil {
 			return nil, err
 		}
@@ -146,54 +166,95 @@ func attachLoop(path string) (*os.File, error) {
 	return nil, fmt.Errorf("attaching %s to a loop device: others took %d free devices", path, attempts)
 }
 
+// deviceOf returns the name of the loop device that has a file; "" when none has it.
+func deviceOf(path string) (string, error) {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
+	}
+	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, file := range files {
+		if have, readErr := os.ReadFile(file); readErr == nil && strings.TrimSuffix(string(have), "\n") == path {
+			return filepath.Base(filepath.Dir(filepath.Dir(file))), nil
+		}
+	}
+	return "", err
+}
+
 // loopMajor is the kernel's major number of loop devices.
 const loopMajor = 7
 
-// diskMounts mounts a node's disk and returns mounts of the directories of persistentDirs on it, which are attached
-// nowhere; the disk stays mounted while one of them is open or attached. Their names are those that the node's init
-// expects. users is nil or the user namespace of the node. The caller closes them.
-func diskMounts(c node.Config, users *os.File) (mounts []*os.File, err error) {
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine, and its mounts with it
-		mounts, err = diskMountsInOwnNamespace(c, users)
-	}()
-	<-done
-	if err != nil {
-		closeFiles(mounts)
-		return nil, fmt.Errorf("mounting the disk of the node: %w", err)
+// openLoop opens a loop device. A container has the files of those devices only that were there at its start, so
+// openLoop makes a missing file.
+func openLoop(number int) (*os.File, error) {
+	path := fmt.Sprintf("/dev/loop%d", number)
+	device, err := os.OpenFile(path, os.O_RDWR, 0)
+	if !errors.Is(err, fs.ErrNotExist) {
+		return device, err
 	}
-	return mounts, nil
+	err = unix.Mknod(path, unix.S_IFBLK|0o600, int(unix.Mkdev(loopMajor, uint32(number))))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, fmt.Errorf("making %s: %w", path, err)
+	}
+	return os.OpenFile(path, os.O_RDWR, 0)
 }
 
-// diskMountsInOwnNamespace makes a mount namespace for the calling thread and mounts the disk in it.
-func diskMountsInOwnNamespace(c node.Config, users *os.File) (mounts []*os.File, err error) {
-	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
-		return nil, err
-	}
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return nil, err
-	}
-	loop, err := attachLoop(diskFile(c.Home))
+// inOwnMounts calls f in a thread with a mount namespace of its own, in which mounts are private.
+func inOwnMounts(f func() error) error {
+	result := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: no other goroutine may run in this namespace
+		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		if err == nil {
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+		}
+		if err == nil {
+			err = f()
+		}
+		result <- err
+	}()
+	return <-result
+}
+
+// withMounted calls f with the directory at which a disk is mounted in the calling thread's mount namespace, and
+// unmounts the disk there: the namespace can outlive the goroutine, because Go never ends a program's first thread.
+func withMounted(disk string, f func(dir string) error) (err error) {
+	loop, err := attachLoop(disk)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer loop.Close()
 	const dir = "/tmp" // in this mount namespace only
 	if err := unix.Mount(loop.Name(), dir, "ext4", 0, "discard"); err != nil {
-		return nil, fmt.Errorf("mounting %s: %w", loop.Name(), err)
+		return fmt.Errorf("mounting %s: %w", loop.Name(), err)
 	}
-	for name := range persistentDirs {
-		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(path, 0o700); err != nil {
-			return mounts, err
-		}
-		mount, err := cloneMount(path, filepath.Join(c.Home, name), 0, users)
-		if err != nil {
-			return mounts, err
-		}
-		mounts = append(mounts, mount)
+	defer func() { err = errors.Join(err, unix.Unmount(dir, unix.MNT_DETACH)) }()
+	return f(dir)
+}
+
+// diskMounts returns a mount of each directory of persistentDirs on a node's disk. The mounts are attached nowhere, and
+// the disk stays mounted while one of them is open or attached. The name of each is the path in the node's home that
+// the node's init expects. users is nil or the user namespace of the node. The caller closes them.
+func diskMounts(c node.Config, users *os.File) (mounts []*os.File, err error) {
+	err = inOwnMounts(func() error {
+		return withMounted(diskFile(c.Home), func(dir string) error {
+			for name := range persistentDirs {
+				path := filepath.Join(dir, name)
+				if err := os.MkdirAll(path, 0o700); err != nil {
+					return err
+				}
+				mount, err := cloneMount(path, filepath.Join(c.Home, name), 0, users)
+				if err != nil {
+					return err
+				}
+				mounts = append(mounts, mount)
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		closeFiles(mounts)
+		return nil, fmt.Errorf("mounting the disk of the node: %w", err)
 	}
 	return mounts, nil
 }

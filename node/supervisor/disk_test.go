@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -89,10 +90,69 @@ func TestANodeWithFilesInItsHomeGetsNoDisk(t *testing.T) {
 	if statErr := unix.Statfs(home, &machine); statErr != nil {
 		t.Fatal(statErr)
 	}
-	if err != nil || size != int64(machine.Blocks)*machine.Frsize/diskShare {
+	if err != nil || size != int64(machine.Blocks)*machine.Frsize/diskDivisor {
 		t.Errorf("%d bytes of %d, %v", size, int64(machine.Blocks)*machine.Frsize, err)
 	}
 	if again, err := makeDisk(home, minDisk); err != nil || again != size {
 		t.Errorf("%d bytes the second time, %v", again, err)
 	}
+}
+
+// The kernel unmounts the disk of a node that was killed a moment after its last process. A start meanwhile waits for
+// that: two mounts of one file system would destroy it.
+func TestADiskIsNeverAttachedTwice(t *testing.T) {
+	home := t.TempDir()
+	if _, err := makeDisk(home, minDisk); err != nil {
+		t.Fatal(err)
+	}
+	first, err := attachLoop(diskFile(home))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attached := make(chan error, 1)
+	go func() {
+		second, err := attachLoop(diskFile(home))
+		if err == nil {
+			err = second.Close()
+		}
+		attached <- err
+	}()
+	select {
+	case err := <-attached:
+		t.Errorf("it was attached a second time: %v", err)
+	case <-time.After(20 * pollEvery):
+	}
+	if err := errors.Join(first.Close(), <-attached); err != nil {
+		t.Error(err)
+	}
+	awaitNoLoop(t, node.Config{Home: home, Name: "a test"})
+}
+
+// The mounts of a disk end with the descriptors, also when the thread that made them lives on.
+func TestADiskIsUnmountedWithItsMounts(t *testing.T) {
+	c := node.Config{Home: t.TempDir(), Name: "a test"}
+	if _, err := makeDisk(c.Home, minDisk); err != nil {
+		t.Fatal(err)
+	}
+	lives, end := make(chan struct{}), make(chan struct{})
+	go func() {
+		_ = inOwnMounts(func() error {
+			err := withMounted(diskFile(c.Home), func(string) error { return nil })
+			lives <- struct{}{}
+			<-end
+			return err
+		})
+	}()
+	<-lives
+	awaitNoLoop(t, c)
+	close(end)
+	mounts, err := diskMounts(c, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if device, err := deviceOf(diskFile(c.Home)); device == "" || err != nil {
+		t.Errorf("the disk is not mounted: %q, %v", device, err)
+	}
+	closeFiles(mounts)
+	awaitNoLoop(t, c)
 }
