@@ -35,25 +35,65 @@ const (
 const (
 	// mostAge bounds the time that counts between two chains of consecutive generations.
 	mostAge = 24 * time.Hour
+	// ageLimit bounds ages, so that no sum of ages overflows.
+	ageLimit = 100 * 365 * 24 * time.Hour
 	// alwaysWhole is the number of chains that stay whole at any age. They are those of a day of a plane that runs.
 	alwaysWhole = 24
 )
 
-// ages returns the ages of chains, which are in the order in which they began, at now. The clock may be wrong, and may
-// have been wrong when a chain began: it makes no chain older than a later one, and the time between two chains counts
-// as a day for each generation at most. Nothing but the clock shows the age of a chain without a generation.
+// ages returns the ages of chains, which are in the order in which they began, at now. The age of a chain is the
+// lesser of two times:
+//
+//  1. The sum of the times between it and the chains after it, up to now. A later chain is never older, and the time
+//     between two chains counts as a day for each generation at most. So no jump of the clock makes chains old.
+//  2. The time since Chain.Taken, unless that is later than now. Somebody who can store objects and has no keys can
+//     make names of chains that never were, and raise the sum by them, but not this time.
+//
+// A chain without a generation has only the second: it is 0 when Taken is later than now.
 func ages(chains []Chain, now time.Time) []time.Duration {
 	list := make([]time.Duration, len(chains))
 	next := Chain{Taken: now}
-	age := time.Duration(0)
+	sum := time.Duration(0)
 	for i, c := range slices.Backward(chains) {
+		own := now.Sub(c.Taken)
 		if c.Generation == 0 {
-			list[i] = max(now.Sub(c.Taken), 0)
+			list[i] = max(own, 0)
 			continue
 		}
-		passed := max(next.Taken.Sub(c.Taken), 0)
-		age += min(passed, time.Duration(max(next.Generation-c.Generation, 1))*mostAge)
-		list[i], next = age, c
+		passed := min(max(next.Taken.Sub(c.Taken), 0), ageLimit)
+		if generations := time.Duration(max(next.Generation-c.Generation, 1)); passed/mostAge >= generations {
+			passed = generations * mostAge
+		}
+		sum, next = min(sum+passed, ageLimit), c
+		if list[i] = sum; own >= 0 {
+			list[i] = min(sum, own)
+		}
+	}
+	return list
+}
+
+// successorAges returns how long ago the successor of each chain began: the chain's log goes on until then. The chains
+// are in the order in which they began, and have these ages. Where several chains can be the successor, because they
+// have the chain's generation or share the next one, the youngest counts. The last chain has no successor, and 0.
+func successorAges(chains []Chain, ages []time.Duration) []time.Duration {
+	list := make([]time.Duration, len(chains))
+	generation := 0
+	var same, next time.Duration // ages of the youngest chain with this generation, and with the next one
+	for i, c := range slices.Backward(chains) {
+		switch {
+		case i == len(chains)-1:
+			generation, same, next = c.Generation, ages[i], ageLimit
+			continue
+		case c.Generation == 0:
+			list[i] = ages[i+1]
+			continue
+		case c.Generation == generation:
+			list[i] = min(same, next)
+		default:
+			generation, next, same = c.Generation, same, ages[i]
+			list[i] = next
+		}
+		same = min(same, ages[i])
 	}
 	return list
 }
@@ -63,8 +103,14 @@ func ages(chains []Chain, now time.Time) []time.Duration {
 //
 // Of each hour, day and week it keeps the oldest snapshot. Later snapshots do not change that choice, so the snapshot
 // of a day is one that was kept for its hour before.
+//
+// Names prove nothing: somebody who can store objects and has no keys can make some that look like those of chains.
+// While clocks are right, every chain that began within Whole stays whole all the same, and so does the one before
+// these when its generation is one less. Older chains can lose their places to such names: that of the oldest snapshot
+// of an hour, day or week, and that of one of the last alwaysWhole chains. DeleteExpired keeps what the store locks.
 func (r Retention) Decide(chains []Chain, now time.Time) []Decision {
 	decisions, ages := make([]Decision, len(chains)), ages(chains, now)
+	successors := successorAges(chains, ages)
 	kept := func(period time.Duration, n int) map[int]bool {
 		keep, buckets := map[int]bool{}, map[int64]bool{}
 		for i, c := range chains {
@@ -81,7 +127,7 @@ func (r Retention) Decide(chains []Chain, now time.Time) []Decision {
 	for i, c := range chains {
 		isRecent := c.Generation > 0 && last-i < alwaysWhole
 		switch {
-		case i == last, isRecent, min(ages[i], ages[i+1]) < r.Whole, c.Generation == 0 && c.Taken.After(now):
+		case i == last, isRecent, min(ages[i], successors[i]) < r.Whole, c.Generation == 0 && c.Taken.After(now):
 			decisions[i] = KeepWhole
 		case slices.ContainsFunc(periods, func(keep map[int]bool) bool { return keep[i] }):
 			decisions[i] = KeepSnapshot

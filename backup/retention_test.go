@@ -2,6 +2,7 @@ package backup
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -109,6 +110,83 @@ func TestTheRetentionKeepsAChainOfAnEarlierVersionThatRanAgain(t *testing.T) {
 	for i, d := range DefaultRetention().Decide(chains, now) {
 		if i < 3 && d != KeepWhole {
 			t.Errorf("the chain of %s has decision %d", chains[i].Taken, d)
+		}
+	}
+}
+
+// A plane runs, sleeps and runs again under a clock that goes forward. Then somebody without keys adds names of chains
+// that never were. Every real chain that began within the last day stays whole, and so does the one before these. A
+// snapshot of before makes room only for one of the same hour, day or week that seems older.
+func TestI1ForgedNamesExpireNoRecentChain(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		rule := DefaultRetention()
+		now := time.Date(2026, 11, 2, 0, 0, 0, 0, time.UTC)
+		var chains []Chain
+		first := rapid.IntRange(1, 5000).Draw(t, "first generation")
+		for i := range rapid.IntRange(1, 60).Draw(t, "chains") {
+			chains = append(chains, Chain{Name: fmt.Sprintf("%s-%08x", now.Format(chainTime), i), Taken: now,
+				Order: Order{Generation: first + i}})
+			now = now.Add(time.Duration(rapid.SampledFrom([]int{10, 60, 60, 60, 90, 1500, 9000}).Draw(t, "minutes")) *
+				time.Minute)
+		}
+		last := chains[len(chains)-1]
+		now = last.Taken.Add(time.Minute)   // a follower deletes when it has begun a chain
+		ended := map[string]time.Duration{} // how long ago the next real chain began
+		for i, c := range chains {
+			ended[c.Name] = now.Sub(chains[min(i+1, len(chains)-1)].Taken)
+		}
+		for range rapid.IntRange(0, 40).Draw(t, "forged") {
+			near := rapid.SampledFrom(chains).Draw(t, "near")
+			c := Chain{Taken: near.Taken.Add(time.Duration(rapid.IntRange(-2000, 2000).Draw(t, "minutes")) * time.Minute)}
+			if rapid.Bool().Draw(t, "far") {
+				c.Taken = time.Date(rapid.IntRange(0, 9999).Draw(t, "year"), 1, 1, 0, 0, 0, 0, time.UTC)
+			}
+			c.Name = fmt.Sprintf("%s-%s", c.Taken.Format(chainTime), rapid.StringMatching("[0-9a-f]{7}f").Draw(t, "name"))
+			c.Generation = rapid.OneOf(rapid.IntRange(near.Generation, near.Generation+1), rapid.IntRange(0, 200),
+				rapid.IntRange(last.Generation-40, last.Generation+40), rapid.IntRange(0, maxGeneration)).Draw(t, "generation")
+			c.Generation = max(c.Generation, 0)
+			chains = append(chains, c)
+		}
+		slices.SortFunc(chains, compareChains)
+		for i, d := range rule.Decide(chains, now) {
+			c := chains[i]
+			successor, isReal := ended[c.Name]
+			if !isReal {
+				continue
+			}
+			age := now.Sub(c.Taken)
+			if d != KeepWhole && (age < rule.Whole || successor < rule.Whole) {
+				t.Fatalf("%s of %s has decision %d: it is %s old, its successor %s", c.Name, now, d, age, successor)
+			}
+			for period, n := range map[time.Duration]int{time.Hour: rule.Hourly, 24 * time.Hour: rule.Daily,
+				7 * 24 * time.Hour: rule.Weekly} {
+				bucket := func(c Chain) int64 { return c.Taken.Unix() / int64(period/time.Second) }
+				isFirst := !slices.ContainsFunc(chains[:i], func(other Chain) bool { return bucket(other) == bucket(c) })
+				if d == Expire && age < time.Duration(n)*period && isFirst {
+					t.Fatalf("%s is the oldest of %s, and expires after %s", c.Name, period, age)
+				}
+			}
+		}
+	})
+}
+
+// Names of chains that never were, after a chain of 25 hours ago whose log ended 23 hours ago, leave that log.
+func TestForgedNamesExpireNoLogThatEndedToday(t *testing.T) {
+	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	chain := func(hours, generation int) Chain {
+		taken := now.Add(-time.Duration(hours) * time.Hour)
+		return Chain{Name: taken.Format(chainTime), Taken: taken, Order: Order{Generation: generation}}
+	}
+	written := []Chain{chain(25, 10), chain(23, 11), chain(0, 12)}
+	for _, forged := range []Chain{chain(24, 10), chain(24, 11), chain(30, 11), chain(24, maxGeneration),
+		chain(-1e6, maxGeneration), chain(1e6, 11)} {
+		chains := append(slices.Repeat([]Chain{forged}, alwaysWhole), written...)
+		slices.SortFunc(chains, compareChains)
+		for i, d := range DefaultRetention().Decide(chains, now) {
+			if d != KeepWhole && slices.Contains(written, chains[i]) {
+				t.Errorf("with %d of %s and generation %d: %s has decision %d", alwaysWhole, forged.Name,
+					forged.Generation, chains[i].Name, d)
+			}
 		}
 	}
 }
