@@ -108,7 +108,7 @@ func (c *chain) takeSnapshot() error {
 	}
 	// The claim comes after the list of generations: a follower whose plane another owner takes meanwhile has no later
 	// generation than the chains of that owner.
-	order, unordered, err := nextOrder(c.ctx, c.f.o.Store, c.f.o.Plane, c.period)
+	order, unordered, err := nextOrder(c.ctx, c.f.o.Store, c.f.o.KMS, c.f.o.Plane, c.period)
 	if err != nil {
 		return err
 	}

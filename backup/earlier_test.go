@@ -126,8 +126,8 @@ func TestI1VersionsWithoutOrdersAreBeforeAndBetween(t *testing.T) {
 	}
 }
 
-// A chain whose order object is lost has the order of its manifest. An order object that cannot be read, or contradicts
-// the manifest, is an error that names it.
+// A chain whose order object is lost, or cannot be read, or is not the only one, has the order of its manifest. An
+// object that contradicts the manifest is an error that names it.
 func TestI1ALostOrderIsFoundInTheManifest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newClocks(t)
@@ -154,19 +154,101 @@ func TestI1ALostOrderIsFoundInTheManifest(t *testing.T) {
 				c.store.replace(order(i), []byte("x"))
 			}
 		}
+		for i, chain := range chains {
+			for _, planted := range []string{orderPrefix, "order-00000009-20000101T000000.000Z"} {
+				c.store.replace(testPlane.prefix()+chain.Name+"/"+planted, []byte("x"))
+				c.checkLatest()
+				if n := c.checkMoments(time.Second); n < 10 {
+					t.Errorf("with %s in chain %d: %d moments can be restored", planted, i, n)
+				}
+				c.store.replace(testPlane.prefix()+chain.Name+"/"+planted, nil)
+			}
+		}
 
 		prefix := testPlane.prefix() + chains[0].Name + "/"
-		for _, wrong := range []string{"order-", "order-00000009-20000101T000000.000Z"} {
-			c.store.replace(order(0), nil)
-			c.store.replace(prefix+wrong, []byte("x"))
-			if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
-				!strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "delete") {
-				t.Errorf("with %s: revision %d, %v", wrong, r.revision(), err)
-			}
-			c.store.replace(prefix+wrong, nil)
+		wrong := prefix + "order-00000009-20000101T000000.000Z"
+		c.store.replace(order(0), nil)
+		c.store.replace(wrong, []byte("x"))
+		if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
+			!strings.Contains(err.Error(), wrong) || !strings.Contains(err.Error(), "delete") {
+			t.Errorf("with %s: revision %d, %v", wrong, r.revision(), err)
 		}
+		c.store.replace(wrong, nil)
 		c.checkLatest()
 	})
+}
+
+// Somebody without keys stores a second order of a chain, or one that cannot be read, or removes the order. The next
+// chain begins all the same and is later, also on a machine whose clock is behind, and so are the ones after it.
+func TestI1APlantedOrderStopsNoBackup(t *testing.T) {
+	for what, plant := range map[string]func(*memoryStore, Chain){
+		"a second": func(m *memoryStore, c Chain) {
+			m.replace(testPlane.prefix()+c.Name+"/order-00000005-20000101T000000.000Z", []byte("x"))
+		},
+		"one that cannot be read": func(m *memoryStore, c Chain) {
+			m.replace(testPlane.prefix()+c.Name+"/"+orderPrefix, []byte("x"))
+		},
+		"none": func(m *memoryStore, c Chain) {
+			m.replace(testPlane.prefix()+c.Name+"/"+c.objectName(), nil)
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClocks(t)
+				follow := func(ahead time.Duration) {
+					c.runOn(ahead)
+					c.write(10 * time.Second)
+					sleep(10 * time.Second)
+					c.stop()
+				}
+				follow(5 * time.Hour)
+				follow(time.Hour)
+				chains, err := Chains(t.Context(), c.store, testPlane)
+				if err != nil || len(chains) != 2 {
+					t.Fatalf("%d chains, %v", len(chains), err)
+				}
+				plant(c.store, chains[1])
+				c.checkLatest()
+				for i := range 3 {
+					follow(-time.Duration(i) * time.Hour)
+					c.checkLatest()
+				}
+				if chains, err = Chains(t.Context(), c.store, testPlane); err != nil || len(chains) != 5 ||
+					chains[4].Generation != 5 {
+					t.Errorf("the chains are %+v, %v", chains, err)
+				}
+				if n := c.checkMoments(time.Second); n < 10 {
+					t.Errorf("%d moments can be restored", n)
+				}
+			})
+		})
+	}
+}
+
+// The retention leaves a chain alone whose order it cannot know, says so, and deletes others.
+func TestTheRetentionKeepsAChainWithABadOrder(t *testing.T) {
+	store, now := newMemoryStore(), time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	add := func(days, generation int) string {
+		prefix := testPlane.prefix() + now.AddDate(0, 0, -days).Format(chainTime) + "-0123abcd/"
+		for _, object := range []string{Order{generation, now}.objectName(), manifestObject, segmentName(1)} {
+			store.replace(prefix+object, []byte("x"))
+		}
+		return prefix
+	}
+	var chains []string
+	for i := range 30 {
+		chains = append(chains, add(100-i, i+1))
+	}
+	store.replace(chains[1]+"order-00000777-20261120T000000.000Z", []byte("x"))
+	_, err := DeleteExpired(t.Context(), store, testPlane, DefaultRetention(), now)
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), chains[1]+"order-00000002") {
+		t.Errorf("the error is %v", err)
+	}
+	for i, gone := range map[int]bool{0: true, 1: false, 2: true} {
+		if isGone := store.content(chains[i]+manifestObject) == nil; isGone != gone {
+			t.Errorf("chain %d is gone: %t", i, isGone)
+		}
+	}
 }
 
 // An owner that is superseded while it takes a snapshot has the generation of the next owner. Revisions decide.

@@ -77,7 +77,7 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 }
 
 // openChains returns the readers of a plane's chains in the order in which they began. It reads only the manifests that
-// arrange needs: none when each chain shows a generation of its own.
+// arrange needs: none when the names show a generation of each chain, and no two chains have the same.
 func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane) ([]*chainReader, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil || len(chains) == 0 {
@@ -85,7 +85,7 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 	}
 	readers, known := map[string]*chainReader{}, make([]evidence, len(chains))
 	for i, c := range chains {
-		readers[c.Name] = &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
+		readers[c.Name] = newReader(store, kms, plane, c)
 		known[i].chain = c
 	}
 	older := map[string]bool{} // chains that a later one names
@@ -97,27 +97,27 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 		}
 		return err
 	}
-	newest := &known[len(known)-1]
-	if chains[0].Generation == 0 {
-		if err := read(newest); err != nil {
-			return nil, err
+	// The manifest of a chain whose names show no order may have it. If not, that of the newest chain may name the chain.
+	isIncomplete, last := chains[0].Generation == 0, len(chains)-1
+	for i := range known {
+		if chains[i].Generation == 0 || i == last && isIncomplete {
+			if err := read(&known[i]); err != nil {
+				return nil, err
+			}
+		}
+	}
+	slices.SortFunc(known, func(a, b evidence) int { return compareChains(a.chain, b.chain) })
+	for i := range known {
+		e := &known[i]
+		if isRead := e.revision > 0 || e.damage != nil; !isRead && hasTwin(known, i) {
+			if err := read(e); err != nil {
+				return nil, err
+			}
 		}
 	}
 	// Without the manifest of the newest chain, which has a generation, no chain can be known to be later than it.
+	newest := known[last]
 	isLost := newest.damage != nil && newest.chain.Generation > 0
-	for i := range known {
-		e := &known[i]
-		hasGeneration := e.chain.Generation > 0
-		switch {
-		case hasGeneration && !hasTwin(chains, i), !hasGeneration && (isLost || older[e.chain.Name]):
-			continue // its place is known
-		case e == newest && chains[0].Generation == 0:
-			continue // it was read
-		}
-		if err := read(e); err != nil {
-			return nil, err
-		}
-	}
 	for i := range known {
 		known[i].isOlder = isLost || older[known[i].chain.Name]
 	}
@@ -133,9 +133,10 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 }
 
 // hasTwin reports whether another chain of a list, which is sorted by generations, has the generation of chain i.
-func hasTwin(chains []Chain, i int) bool {
-	generation := chains[i].Generation
-	return i > 0 && chains[i-1].Generation == generation || i+1 < len(chains) && chains[i+1].Generation == generation
+func hasTwin(list []evidence, i int) bool {
+	generation := list[i].chain.Generation
+	return i > 0 && list[i-1].chain.Generation == generation ||
+		i+1 < len(list) && list[i+1].chain.Generation == generation
 }
 
 // fetchLatest fetches the latest moment that is stored.

@@ -14,7 +14,7 @@ type Manifest struct {
 	Plane string `json:"plane"`
 	Chain string `json:"chain"`
 	Order        // the zero value: an earlier version wrote the chain
-	// Unordered names the chains without an order object that the plane had before this chain began.
+	// Unordered names the chains that the plane had before this chain began, and whose generations nothing showed then.
 	Unordered []string `json:"unordered,omitempty"`
 	// Start is a sample taken before the snapshot: the log begins with the change after its revision.
 	Start Sample `json:"start"`

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"atoll.dev/envelope"
 	"atoll.dev/envelope/kms"
 )
 
@@ -50,7 +51,7 @@ func parseOrder(object string) (o Order, err error) {
 }
 
 // orderOf returns the order that the names of a chain's objects show; the zero value when none shows one. prefix is
-// that of the names in the store.
+// that of the names in the store. The error, beside the zero value, is Chain.BadOrder.
 func orderOf(prefix string, objects []string) (o Order, err error) {
 	found := ""
 	for _, name := range objects {
@@ -76,21 +77,41 @@ func compareChains(a, b Chain) int {
 	return cmp.Or(cmp.Compare(a.Generation, b.Generation), strings.Compare(a.Name, b.Name))
 }
 
-// nextOrder returns the order of a plane's next chain, and the names of the chains without an order that the plane has.
-// Chains that were never finished count, too.
-func nextOrder(ctx context.Context, store Store, plane Plane, period time.Time) (o Order, unordered []string,
-	err error) {
-	objects, err := listChains(ctx, store, plane)
+// nextOrder returns the order of the chain that a plane begins now. Its generation is one more than the greatest of all
+// chains in the store, also of those that were never finished.
+//
+// unordered has the names of the chains whose generations nothing shows: neither the name of an object, nor the
+// manifest. Earlier versions wrote most of them. The manifest of the new chain lists them as older (see arrange).
+//
+// It reads the manifest of the newest chain, and those of the chains whose names show no order, except the ones that
+// the newest chain lists already.
+func nextOrder(ctx context.Context, store Store, keys envelope.KMS, plane Plane, period time.Time) (next Order,
+	unordered []string, err error) {
+	list, err := listChains(ctx, store, plane)
 	if err != nil {
-		return o, nil, err
+		return Order{}, nil, err
 	}
-	last := 0
-	for _, c := range objects {
-		last = max(last, c.chain.Generation)
-		if c.chain.Generation == 0 {
-			unordered = append(unordered, c.chain.Name)
+	last, isRead, older := 0, false, map[string]bool{}
+	for _, o := range slices.Backward(list) { // those whose names show no order come last
+		e := evidence{chain: o.chain}
+		isShown := e.chain.Generation > 0
+		isNeeded := isShown && !isRead || !isShown && !older[e.chain.Name]
+		if isNeeded && slices.Contains(o.names, manifestObject) {
+			r := newReader(store, keys, plane, o.chain)
+			if err := e.read(ctx, r); err != nil {
+				return Order{}, nil, err
+			}
+			isRead = isRead || e.damage == nil
+			for _, name := range r.manifest.Unordered {
+				older[name] = true
+			}
 		}
+		if e.chain.Generation == 0 {
+			unordered = append(unordered, e.chain.Name)
+		}
+		last = max(last, e.chain.Generation)
 	}
+	slices.Sort(unordered)
 	return Order{Generation: min(last+1, maxGeneration), Period: period}, unordered, nil
 }
 
@@ -142,6 +163,12 @@ func arrange(list []evidence) ([]evidence, error) {
 		}
 		return cmp.Or(cmp.Compare(a.revision, b.revision), compareChains(a.chain, b.chain))
 	})
+	for _, e := range list {
+		if e.damage != nil && e.chain.BadOrder != nil {
+			return nil, fmt.Errorf("nothing shows the order of chain %s: its manifest cannot be read (%w), and %w: delete its "+
+				"objects when the manifest is lost", e.chain.Name, e.damage, e.chain.BadOrder)
+		}
+	}
 	if len(list) == 0 || list[len(list)-1].chain.Generation == 0 {
 		return list, nil
 	}

@@ -76,6 +76,12 @@ func TestAnUnknownOrderOfChainsIsAnError(t *testing.T) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
+	bad := named("a", 0, 0, damage)
+	bad.chain.BadOrder, bad.isOlder = errors.New("two orders"), true
+	if _, err := arrange([]evidence{bad, named("b", 3, 7, nil)}); !errors.Is(err, ErrCorrupt) ||
+		!strings.Contains(err.Error(), "two orders") || !strings.Contains(err.Error(), "delete") {
+		t.Errorf("two orders and a damaged manifest: %v", err)
+	}
 	got, err := arrange([]evidence{named("b", 3, 0, nil), named("a", 2, 0, damage), named("a2", 2, 0, damage)})
 	if err != nil || got[2].chain.Name != "b" {
 		t.Errorf("damaged manifests of older chains: %v, %v", got, err)
@@ -94,7 +100,8 @@ func TestNamesOfOrderObjects(t *testing.T) {
 	good := Order{Generation: 1, Period: time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)}.objectName()
 	for _, names := range [][]string{{"order-"}, {"order-00000000-20261128T000000.000Z"}, {"order-1-20261128T000000.000Z"},
 		{"order-00000001-20261399T000000.000Z"}, {good, "order-00000002-20261128T000000.000Z"}} {
-		if o, err := orderOf("p/", names); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), names[0]) {
+		if o, err := orderOf("p/", names); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), names[0]) ||
+			o != (Order{}) {
 			t.Errorf("%q show %+v, %v", names, o, err)
 		}
 	}

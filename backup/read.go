@@ -20,7 +20,12 @@ import (
 type Chain struct {
 	Name  string
 	Taken time.Time // the time in its name, by the clock of the machine that wrote it
-	Order           // the zero value: an earlier version wrote it, or the object that shows the order is lost
+	// Order is as the name of an object shows it. The zero value: an earlier version wrote the chain, or the object is
+	// lost, or BadOrder is set. Then only the manifest shows which of these it is.
+	Order
+	// BadOrder is an error when an object of the chain shows no order that can be read, or several objects show one. Its
+	// text names them, and the next step. Somebody may have stored such objects who has no keys.
+	BadOrder error
 	// Segments is the number of segments of the log, from the first one up to the first gap.
 	Segments int
 	// Whole is false when the log was deleted or its deletion has begun. Then the chain restores only to the second of
@@ -31,7 +36,7 @@ type Chain struct {
 // Chains lists a plane's chains in the order in which they began, as their names show it: those without an order come
 // first. Times are in another order when the clock was set back between two chains, or the plane has moved to a machine
 // whose clock is behind. Chains without a manifest are left out: they were never finished. Chains reads names only, and
-// notices no damage of objects. The error is ErrCorrupt when the name of an object shows an order that cannot be read.
+// notices no damage of objects.
 func Chains(ctx context.Context, store Store, plane Plane) ([]Chain, error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
@@ -61,7 +66,7 @@ type chainObjects struct {
 	names []string // of the objects, in order
 }
 
-// listChains lists the objects of a plane by chain, in the order in which the chains began.
+// listChains lists the objects of a plane by chain, in the order in which the chains began, as their names show it.
 func listChains(ctx context.Context, store Store, plane Plane) (list []chainObjects, err error) {
 	names, err := store.List(ctx, plane.prefix())
 	if err != nil {
@@ -80,9 +85,8 @@ func listChains(ctx context.Context, store Store, plane Plane) (list []chainObje
 		last.names = append(last.names, object)
 	}
 	for i, o := range list {
-		if list[i].chain.Order, err = orderOf(plane.prefix()+o.chain.Name+"/", o.names); err != nil {
-			return nil, err
-		}
+		c := &list[i].chain
+		c.Order, c.BadOrder = orderOf(plane.prefix()+c.Name+"/", o.names)
 	}
 	slices.SortFunc(list, func(a, b chainObjects) int { return compareChains(a.chain, b.chain) })
 	return list, nil
@@ -97,6 +101,10 @@ type chainReader struct {
 	manifest Manifest
 	key      envelope.DataKey
 	checksum []byte // of the manifest's object; nil before it was read
+}
+
+func newReader(store Store, keys envelope.KMS, plane Plane, c Chain) *chainReader {
+	return &chainReader{store: store, kms: keys, chain: c, prefix: plane.prefix() + c.Name + "/"}
 }
 
 // readManifest reads the manifest and the data key; other methods need them.

@@ -141,6 +141,9 @@ func (r Retention) Decide(chains []Chain, now time.Time) []Decision {
 // DeleteExpired deletes the objects that a plane's retention does not keep, and chains that began more than a day ago
 // and have no manifest. It deletes the manifest of an expired chain first, so that Chains does not list a half-deleted
 // chain. It returns the number of objects that it has deleted. It keeps a chain whole while the store locks it.
+//
+// It leaves a chain alone whose order it cannot know because of Chain.BadOrder, and returns that error when it has
+// deleted the rest.
 func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, now time.Time) (n int, err error) {
 	objects, err := listChains(ctx, store, plane)
 	if err != nil {
@@ -175,7 +178,9 @@ func DeleteExpired(ctx context.Context, store Store, plane Plane, r Retention, n
 		}
 	}
 	for i, o := range objects {
-		if slices.Contains(o.names, manifestObject) {
+		if o.chain.BadOrder != nil {
+			note(o.chain.BadOrder)
+		} else if slices.Contains(o.names, manifestObject) {
 			finished, chains = append(finished, o), append(chains, o.chain)
 		} else if ages[i] > KeepLocked(store, 24*time.Hour) {
 			if err := remove(o, anything); err != nil {

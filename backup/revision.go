@@ -46,8 +46,7 @@ func HighestRevision(ctx context.Context, store Store, kms envelope.KMS, plane P
 		if c.Generation < least {
 			break
 		}
-		r := &chainReader{store: store, kms: kms, chain: c, prefix: plane.prefix() + c.Name + "/"}
-		end, err := r.readEnd(ctx)
+		end, err := newReader(store, kms, plane, c).readEnd(ctx)
 		highest = max(highest, end.Revision)
 		if err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNotFound) {
 			return 0, err

@@ -74,6 +74,8 @@ func backupList() *cobra.Command {
 			row := backupRow{Chain: c.Name, Taken: c.Taken, Restores: "the snapshot only"}
 			until := backup.Until(chains, i)
 			switch {
+			case c.BadOrder != nil:
+				row.Restores = "not known: " + c.BadOrder.Error()
 			case !until.IsZero() && !until.After(c.Taken):
 				row.Restores = "nothing: the clock was set back, and a later chain restores these moments"
 			case c.Whole && !until.IsZero():

@@ -1,6 +1,8 @@
 package backups
 
 import (
+	"slices"
+
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 )
@@ -20,11 +22,11 @@ func (b *Backups) Window(id controlplane.ID) (controlplane.BackupWindow, bool) {
 }
 
 // setWindow records the chains of a plane. It leaves out those whose moments a later one restores, because the clock
-// was set back.
+// was set back. It keeps those whose order the list does not show: a restore reads the order elsewhere.
 func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 	w := controlplane.BackupWindow{}
 	for i, c := range chains {
-		if until := backup.Until(chains, i); !until.IsZero() && !until.After(c.Taken) {
+		if until := backup.Until(chains, i); c.BadOrder == nil && !until.IsZero() && !until.After(c.Taken) {
 			continue
 		}
 		w.Chains = append(w.Chains, controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole})
@@ -33,7 +35,7 @@ func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 		w.Chains = w.Chains[len(w.Chains)-maxChains:]
 	}
 	if len(w.Chains) > 0 {
-		w.From = w.Chains[0].Taken
+		w.From = slices.MinFunc(w.Chains, func(a, b controlplane.BackupChain) int { return a.Taken.Compare(b.Taken) }).Taken
 	}
 	b.mu.Lock()
 	w.Stored = b.windows[id].Stored
