@@ -27,8 +27,15 @@ type Order struct {
 	Period time.Time `json:"period,omitzero"`
 }
 
-// maxGeneration bounds generations: a chain each minute reaches it in 190 years.
-const maxGeneration = 99_999_999
+const (
+	// maxGeneration bounds generations: a chain each minute reaches it in 190 years.
+	maxGeneration = 99_999_999
+	// unsealedLimit is by how much the greatest generation in a name may exceed the greatest one in a manifest that can
+	// be read, in addition to 1 for each chain between. More than that count only chains that expired or were deleted
+	// while no manifest could be read: 700 in four weeks. A forged name just below it each hour uses up the generations
+	// in a year.
+	unsealedLimit = 10_000
+)
 
 var orderName = regexp.MustCompile(`^order-(\d{8})-(\d{8}T\d{6}\.\d{3}Z)$`)
 
@@ -85,34 +92,58 @@ func compareChains(a, b Chain) int {
 //
 // It reads the manifest of the newest chain, and those of the chains whose names show no order, except the ones that
 // the newest chain lists already.
+//
+// Somebody who can store objects and has no keys can make a name with a great generation. A new chain with a greater
+// one would repeat it in its sealed manifest for ever, until no generation is left. So it is an error that names the
+// chain and the next step when its generation is the greatest possible one, or no chain can have got so far since the
+// newest one whose manifest can be read.
 func nextOrder(ctx context.Context, store Store, keys envelope.KMS, plane Plane, period time.Time) (next Order,
 	unordered []string, err error) {
 	list, err := listChains(ctx, store, plane)
 	if err != nil {
 		return Order{}, nil, err
 	}
-	last, isRead, older := 0, false, map[string]bool{}
+	var last Chain                            // with the greatest generation
+	sealed := 0                               // the greatest generation in a manifest
+	unsealed := 0                             // the number of chains whose names show a greater one
+	older := map[string]bool{}                // chains that the newest one lists
 	for _, o := range slices.Backward(list) { // those whose names show no order come last
 		e := evidence{chain: o.chain}
 		isShown := e.chain.Generation > 0
-		isNeeded := isShown && !isRead || !isShown && !older[e.chain.Name]
-		if isNeeded && slices.Contains(o.names, manifestObject) {
+		isNeeded := isShown && sealed == 0 || !isShown && !older[e.chain.Name]
+		hasManifest := slices.Contains(o.names, manifestObject)
+		if isNeeded && hasManifest {
 			r := newReader(store, keys, plane, o.chain)
 			if err := e.read(ctx, r); err != nil {
 				return Order{}, nil, err
 			}
-			isRead = isRead || e.damage == nil
 			for _, name := range r.manifest.Unordered {
 				older[name] = true
 			}
 		}
-		if e.chain.Generation == 0 {
+		switch {
+		case e.chain.Generation == 0:
 			unordered = append(unordered, e.chain.Name)
+		case isNeeded && hasManifest && e.damage == nil:
+			sealed = max(sealed, e.chain.Generation)
+		case sealed == 0:
+			unsealed++
 		}
-		last = max(last, e.chain.Generation)
+		if e.chain.Generation > last.Generation {
+			last = e.chain
+		}
 	}
 	slices.Sort(unordered)
-	return Order{Generation: min(last+1, maxGeneration), Period: period}, unordered, nil
+	prefix := plane.prefix() + last.Name + "/"
+	switch most := sealed + unsealed + unsealedLimit; {
+	case last.Generation == maxGeneration:
+		return Order{}, nil, fmt.Errorf("%s%s: %w: no generation is left after this one: delete the objects of the chain",
+			prefix, last.objectName(), ErrCorrupt)
+	case sealed > 0 && last.Generation > most:
+		return Order{}, nil, fmt.Errorf("%s%s: %w: no chain can have a generation above %d: delete the objects below %s",
+			prefix, last.objectName(), ErrCorrupt, most, prefix)
+	}
+	return Order{Generation: last.Generation + 1, Period: period}, unordered, nil
 }
 
 // evidence is what a store shows about the place of a chain.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"pgregory.net/rapid"
@@ -105,6 +106,75 @@ func TestNamesOfOrderObjects(t *testing.T) {
 			t.Errorf("%q show %+v, %v", names, o, err)
 		}
 	}
+}
+
+// Somebody without keys stores a name with a generation that no chain can have. The chain that runs goes on, no
+// manifest repeats that generation, and the error names what to delete. Then chains begin again, with the generations
+// of before.
+func TestI1APlantedGenerationIsRepeatedByNoManifest(t *testing.T) {
+	for _, generation := range []int{maxGeneration, maxGeneration - 5, 2 * unsealedLimit} {
+		for _, objects := range [][]string{{}, {manifestObject}} {
+			synctest.Test(t, func(t *testing.T) {
+				c := newClocks(t)
+				c.runOn(0)
+				c.write(10 * time.Second)
+				planted := testPlane.prefix() + "20000101T000005.000Z-0123abcd/"
+				objects := append(objects, Order{Generation: generation, Period: c.now()}.objectName())
+				for _, name := range objects {
+					c.store.replace(planted+name, []byte("x"))
+				}
+				if _, _, err := nextOrder(t.Context(), c.store, testKeys(t), testPlane, c.now()); !errors.Is(err, ErrCorrupt) ||
+					!strings.Contains(err.Error(), planted) || !strings.Contains(err.Error(), "delete") {
+					t.Errorf("with generation %d: %v", generation, err)
+				}
+				c.f.Renew()
+				c.write(10 * time.Second)
+				if s := c.f.State(); s.Failing != "" || c.now().Sub(s.Stored) > 10*time.Second {
+					t.Errorf("the chain that runs: %+v at %s", s, c.now())
+				}
+				c.stop()
+				c.runOn(0)
+				sleep(failingAfter + 10*time.Second)
+				if s := c.f.State(); !strings.Contains(s.Failing, planted) {
+					t.Errorf("the next follower: %+v", s)
+				}
+				for _, name := range objects {
+					c.store.replace(planted+name, nil)
+				}
+				c.write(30 * time.Second)
+				sleep(10 * time.Second)
+				c.stop()
+				c.checkLatest()
+				chains, err := Chains(t.Context(), c.store, testPlane)
+				if err != nil || len(chains) != 2 || chains[1].Generation != 2 {
+					t.Errorf("the chains are %+v, %v", chains, err)
+				}
+			})
+		}
+	}
+}
+
+// Attempts that were never finished count, however many, and so do chains whose manifests nobody can read any more.
+func TestTheNextGenerationIsGreaterThanThoseOfUnfinishedChains(t *testing.T) {
+	store, now := newMemoryStore(), time.Date(2026, 11, 28, 0, 0, 0, 0, time.UTC)
+	add := func(generation int, object string) {
+		prefix := fmt.Sprintf("%s%s-%08x/", testPlane.prefix(), now.Format(chainTime), generation)
+		store.replace(prefix+Order{generation, now}.objectName(), []byte("x"))
+		store.replace(prefix+object, []byte("x"))
+	}
+	check := func(want int) {
+		t.Helper()
+		if o, _, err := nextOrder(t.Context(), store, testKeys(t), testPlane, now); err != nil || o.Generation != want {
+			t.Errorf("the next generation is %d, not %d, %v", o.Generation, want, err)
+		}
+	}
+	check(1)
+	for i := range unsealedLimit {
+		add(i+1, partName(0))
+	}
+	check(unsealedLimit + 1)
+	add(3*unsealedLimit, manifestObject)
+	check(3*unsealedLimit + 1)
 }
 
 // The chains of a moment are those of the last period that began before it.
