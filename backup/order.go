@@ -270,7 +270,7 @@ func chainsAt(chains []Chain, at time.Time) (from, to int, ok bool) {
 func Until(chains []Chain, i int) (until time.Time) {
 	for _, c := range chains[i+1:] {
 		begun := c.Period
-		if c.Period.Equal(chains[i].Period) {
+		if c.Period.IsZero() || c.Period.Equal(chains[i].Period) {
 			begun = c.Taken
 		}
 		if until.IsZero() || begun.Before(until) {

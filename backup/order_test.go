@@ -208,6 +208,13 @@ func TestChainsAtAMoment(t *testing.T) {
 			t.Errorf("%s restores until %s, not %s", chains[i].Name, until, want)
 		}
 	}
+	again := append(slices.Clone(chains), Chain{Name: "old3", Taken: day(12, 0)}, Chain{Name: "old4", Taken: day(13, 0)})
+	for i, want := range []time.Time{day(9, 0), day(10, 0), day(10, 30), day(10, 30), day(11, 35), day(11, 45), day(12, 0),
+		day(13, 0), {}} {
+		if until := Until(again, i); !until.Equal(want) {
+			t.Errorf("before an earlier version, %s restores until %s, not %s", again[i].Name, until, want)
+		}
+	}
 	if from, to, ok := chainsAt(nil, day(8, 0)); from != to || ok {
 		t.Error("there are chains of no plane")
 	}
