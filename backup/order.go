@@ -157,11 +157,14 @@ type evidence struct {
 }
 
 // read reads the manifest of the chain. A chain whose order object is lost gets the order of its manifest. A manifest
-// whose key is missing counts as damaged. The error is that of a store or a KMS that does not answer.
+// whose key is missing counts as damaged. The error is that of a store or a KMS that does not answer, or that ctx has
+// ended: then the evidence is not changed.
 func (e *evidence) read(ctx context.Context, r *chainReader) error {
 	err := r.readManifest(ctx)
 	switch {
-	case ctx.Err() != nil, errors.Is(err, kms.ErrUnavailable):
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case errors.Is(err, kms.ErrUnavailable):
 		return err
 	case err != nil && (r.checksum != nil || errors.Is(err, ErrNotFound)):
 		e.damage = err

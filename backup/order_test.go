@@ -1,6 +1,7 @@
 package backup
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -86,6 +87,31 @@ func TestAnUnknownOrderOfChainsIsAnError(t *testing.T) {
 	got, err := arrange([]evidence{named("b", 3, 0, nil), named("a", 2, 0, damage), named("a2", 2, 0, damage)})
 	if err != nil || got[2].chain.Name != "b" {
 		t.Errorf("damaged manifests of older chains: %v, %v", got, err)
+	}
+}
+
+// When its context ends while a manifest is read, read returns that, and takes the manifest neither for read nor for
+// damaged.
+func TestAReadThatIsCancelledShowsNothing(t *testing.T) {
+	for what, content := range map[string][]byte{"a manifest": nil, "a damaged one": []byte("x")} {
+		store := newMemoryStore()
+		for _, objects := range earlier(t) {
+			store.add(objects)
+		}
+		chains, err := Chains(t.Context(), store, testPlane)
+		if err != nil || len(chains) != 3 {
+			t.Fatalf("%d chains, %v", len(chains), err)
+		}
+		r := newReader(store, testKeys(t), testPlane, chains[0])
+		if content != nil {
+			store.replace(r.prefix+manifestObject, content)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		store.setFault(func(string, string) error { cancel(); return nil })
+		e := evidence{chain: chains[0]}
+		if err := e.read(ctx, r); !errors.Is(err, context.Canceled) || e != (evidence{chain: chains[0]}) {
+			t.Errorf("%s: %+v, %v", what, e, err)
+		}
 	}
 }
 
