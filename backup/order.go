@@ -15,15 +15,20 @@ import (
 	"atoll.dev/envelope/kms"
 )
 
-// Order is the place of a chain in the order of its plane's chains. The name of an object of the chain has it, so that
-// a list of names shows the order, and so has the manifest, which nobody can change.
+// Order is the place of a chain in the order of its plane's chains. A chain is a snapshot of a plane's etcd and the log
+// of the changes after it. The order is stored twice: in the name of an object of the chain, so that a list of names
+// shows the order of all chains, and in the chain's manifest, which is encrypted and cannot be forged without the keys.
 type Order struct {
-	// Generation is a counter: a follower that has the plane gives a chain a greater one than all chains before it have.
-	// It never goes back, whatever clocks show. 0: an earlier version wrote the chain.
+	// Generation is a counter: each new chain of a plane gets a greater one than all chains that the store has. It does
+	// not depend on a clock. 0: a version of Atoll without generations wrote the chain.
 	Generation int `json:"generation,omitempty"`
-	// Period is the time at which a period of the clock began: one follower ran, and the clock of its machine was not set
-	// back. All times of the chain are of this period. Every chain with a greater generation and another Period began
-	// after this period had ended. Zero: an earlier version wrote the chain.
+	// Period names a period of the clock by the time that the clock showed when the period began. A period begins when a
+	// follower, the process that writes chains, starts, and each time the clock of its machine was set back. So within a
+	// period the clock never shows a time twice.
+	//
+	// The chains of a period have the same value here, and all times in a chain are of its period. Periods of one plane
+	// do not overlap: when a chain has another Period and a greater generation than this one, this one's period has
+	// ended before that chain began. Zero: a version of Atoll without generations wrote the chain.
 	Period time.Time `json:"period,omitzero"`
 }
 
@@ -78,25 +83,27 @@ func orderOf(prefix string, objects []string) (o Order, err error) {
 	return o, nil
 }
 
-// compareChains compares chains by their generations. Those of an earlier version come first, in the order of their
-// names, which begin with their times: nothing else shows the order of these.
+// compareChains orders chains by their generations. Chains without a generation come first. Chains with the same
+// generation, or with none, are in the order of their names, which begin with the time at which the chain began.
 func compareChains(a, b Chain) int {
 	return cmp.Or(cmp.Compare(a.Generation, b.Generation), strings.Compare(a.Name, b.Name))
 }
 
-// nextOrder returns the order of the chain that a plane begins now. Its generation is one more than the greatest of all
-// chains in the store, also of those that were never finished.
+// nextOrder returns what the manifest of the chain that a plane begins now says about the order of chains:
 //
-// unordered has the names of the chains whose generations nothing shows: neither the name of an object, nor the
-// manifest. Earlier versions wrote most of them. The manifest of the new chain lists them as older (see arrange).
+//   - next is the order of the new chain. Its generation is one more than the greatest of all chains in the store, also
+//     of those that were never finished. Its Period is the given one.
+//   - unordered has the names of the chains in the store that have no generation, neither in the name of an object nor
+//     in a manifest that can be read. All of them are older than the new chain. A version of Atoll without generations
+//     wrote most of them.
 //
-// It reads the manifest of the newest chain, and those of the chains whose names show no order, except the ones that
-// the newest chain lists already.
+// nextOrder reads the manifest of the newest chain, and those of the chains whose object names show no order, except
+// the ones that the newest chain's manifest lists as unordered.
 //
-// Somebody who can store objects and has no keys can make a name with a great generation. A new chain with a greater
-// one would repeat it in its sealed manifest for ever, until no generation is left. So it is an error that names the
-// chain and the next step when its generation is the greatest possible one, or no chain can have got so far since the
-// newest one whose manifest can be read.
+// Somebody who can store objects and has no keys can store a name with a great generation. The sealed manifest of the
+// new chain would repeat it, and so would all later ones, until no generation is left. So nextOrder returns an error
+// that names the objects to delete, when a chain has the greatest possible generation, or one that no chain can have
+// reached since the newest chain whose manifest can be read.
 func nextOrder(ctx context.Context, store Store, keys envelope.KMS, plane Plane, period time.Time) (next Order,
 	unordered []string, err error) {
 	list, err := listChains(ctx, store, plane)
@@ -146,19 +153,20 @@ func nextOrder(ctx context.Context, store Store, keys envelope.KMS, plane Plane,
 	return Order{Generation: last.Generation + 1, Period: period}, unordered, nil
 }
 
-// evidence is what a store shows about the place of a chain.
+// evidence has the facts from which arrange computes the place of a chain.
 type evidence struct {
 	chain Chain
-	// revision is the one with which the chain begins; 0: its manifest was not read.
+	// revision is that of etcd with which the chain begins. 0: its manifest was not read.
 	revision int64
-	// isOlder: the manifest of a chain with a generation names it in Unordered.
+	// isOlder: the chain has no generation, and is older than the newest chain with one, whose manifest lists it or cannot
+	// be read.
 	isOlder bool
-	damage  error // of a manifest that cannot be read; nil when it was read, or need not be
+	damage  error // of a manifest that cannot be read; nil when it was read, and when nobody has read it
 }
 
-// read reads the manifest of the chain. A chain whose order object is lost gets the order of its manifest. A manifest
-// whose key is missing counts as damaged. The error is that of a store or a KMS that does not answer, or that ctx has
-// ended: then the evidence is not changed.
+// read reads the manifest of the chain, and sets revision or damage. When the names of objects show no order of the
+// chain, it sets the order that the manifest has. A manifest whose key is missing counts as damaged. The error is that
+// of a store or a KMS that does not answer, or that ctx has ended: then the evidence is not changed.
 func (e *evidence) read(ctx context.Context, r *chainReader) error {
 	err := r.readManifest(ctx)
 	switch {
@@ -179,16 +187,21 @@ func (e *evidence) read(ctx context.Context, r *chainReader) error {
 	return nil
 }
 
-// arrange returns chains in the order in which they began. It is a pure function, and reads no clock:
+// arrange returns chains in the order in which they began. It is a pure function, and compares no times of chains with
+// generations:
 //
-//  1. A greater generation is later.
-//  2. Of two chains with one generation the one that begins with the higher revision is later. An owner that was
-//     superseded while it took its snapshot has the generation of the next owner at most, whose revisions are higher.
-//  3. A chain without a generation is older than all others when the chain with the greatest generation names it. Else
-//     an earlier version has written it since, and it is later: it begins with no lower revision.
-//  4. Chains without a generation are in the order of their names among themselves.
+//  1. A chain with a greater generation is later than one with a lesser.
+//  2. Of two chains with one generation, the one that begins with the higher revision of etcd is later. Two management
+//     clusters can choose one generation: when a plane moves or is recovered, the old one may be taking a snapshot
+//     still. The new one goes on from the data of the old one, so its revisions are higher.
+//  3. A chain without a generation is of a version of Atoll that wrote none. It is older than all chains with a
+//     generation when evidence.isOlder says so. Otherwise such a version ran once more, after the newest chain with a
+//     generation had begun: the chain is later than all of these, and begins with the same revision as the newest or a
+//     higher one.
+//  4. Several chains without a generation are in the order of their names, which begin with their times.
 //
-// The error is ErrCorrupt when that leaves two chains of which each may be the newest. It names the next step.
+// The error is ErrCorrupt when these rules leave two chains of which each may be the newest: a manifest that would
+// decide cannot be read, or a revision contradicts rule 3. It names both chains and the next step.
 func arrange(list []evidence) ([]evidence, error) {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b evidence) int {
@@ -234,15 +247,21 @@ func arrange(list []evidence) ([]evidence, error) {
 	return slices.Concat(older, ordered, later), nil
 }
 
-// chainsAt returns the range of the chains, which are in order, that may restore to a moment: those of the last period
-// of the clock that began before it, and of these the ones that began in the second of the moment or before. It is a
-// pure function.
+// chainsAt returns which chains may restore to a moment: chains[from:to]. The chains are in the order in which they
+// began. It is a pure function.
 //
-// A period that began before the moment hides all earlier periods. When the clock showed the moment in one of them,
-// too, the plane has changed since, and a restore from there would lose acknowledged writes. A later period whose first
-// chain began in the second of the moment hides nothing: its chain is in the range as the last one.
+// The clock of a plane's machine shows a moment twice when it was set back, or when the plane moved to a machine whose
+// clock is behind. The later time counts: the plane has changed since the earlier one, and a restore from there would
+// lose acknowledged writes. So only the chains of one period (see Order.Period) restore to the moment: those of the
+// last period that began at the moment or before. Chains without a Period count as those of one period. Of the chains
+// of the period, those that began after the second of the moment are left out.
 //
-// from and to are equal when no chain began so early. ok shows that a period did: from is then its first chain.
+// Chains of the next period follow in the range when they began in the second of the moment, and their period after the
+// moment: lists show only the second of a chain, so a caller may mean them.
+//
+// ok is false when no period began at the moment or before. The range then has chains that began in the second of the
+// moment, or none. When ok is true and the range is empty, the period has no chain that began so early, and
+// chains[from] is its first one.
 func chainsAt(chains []Chain, at time.Time) (from, to int, ok bool) {
 	isAfter := func(c Chain) bool { return c.Taken.Truncate(time.Second).After(at) }
 	last := len(chains) - 1
@@ -267,9 +286,12 @@ func chainsAt(chains []Chain, at time.Time) (from, to int, ok bool) {
 	return from, to, last >= 0
 }
 
-// Until returns the moment from which on later chains restore, instead of chain i of a list in order; zero when there
-// is none. A moment that is not after Chain.Taken shows that the chain restores to no chosen moment any more: the clock
-// was set back, and later chains have all its moments.
+// Until returns the end of the moments to which chain i of a list restores: later chains restore to that moment and to
+// all after it. The list is in the order in which the chains began. Zero: no later chain does, chain i restores up to
+// the end of its log.
+//
+// When the result is not after Chain.Taken, the chain restores to no moment that one can choose: the clock was set back
+// after it, and later chains have all its moments. When Chain.BadOrder is set, the result means nothing.
 func Until(chains []Chain, i int) (until time.Time) {
 	for _, c := range chains[i+1:] {
 		begun := c.Period
@@ -281,50 +303,4 @@ func Until(chains []Chain, i int) (until time.Time) {
 		}
 	}
 	return until
-}
-
-// clock notices when the clock of the machine was set back. The caller serializes calls.
-type clock struct {
-	now    func() (wall, mono time.Time) // reads both clocks, see bothClocks
-	wall   time.Time                     // the last reading of the wall clock
-	mono   time.Time                     // the same of the monotonic clock
-	period time.Time                     // Order.Period; zero: the next reading begins a period
-}
-
-// bothClocks reads the wall clock and the monotonic clock.
-func bothClocks() (wall, mono time.Time) {
-	now := time.Now()
-	return now.UTC().Round(0), now
-}
-
-// reading is a time, and the period to which it belongs.
-type reading struct{ now, period time.Time }
-
-const (
-	// unseen bounds the step of a clock that is not noticed.
-	unseen = time.Millisecond
-	// readTries bounds the readings until the two clocks agree. They are read one after the other, and when the thread
-	// does not run in between, the wall clock seems to be late.
-	readTries = 3
-)
-
-// read reads the clocks. The wall clock was set back when it has advanced by less than the monotonic clock since the
-// last reading. The new period can have begun right after that reading, and so much before now.
-func (c *clock) read() reading {
-	wall, mono := c.now()
-	for try := 1; try < readTries && c.isSetBack(wall, mono); try++ {
-		wall, mono = c.now()
-	}
-	switch {
-	case c.period.IsZero():
-		c.period = wall.Truncate(time.Millisecond)
-	case c.isSetBack(wall, mono):
-		c.period = wall.Add(-mono.Sub(c.mono)).Truncate(time.Millisecond)
-	}
-	c.wall, c.mono = wall, mono
-	return reading{now: wall, period: c.period}
-}
-
-func (c *clock) isSetBack(wall, mono time.Time) bool {
-	return wall.Before(c.wall) || wall.Sub(c.wall) < mono.Sub(c.mono)-unseen
 }
