@@ -114,7 +114,7 @@ func (h *Hosting) follow(ctx context.Context, c *hostedCluster, object *unstruct
 		return 0, err
 	}
 	if r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready {
-		h.o.Backups.Begin(c.id)
+		h.o.Backups.Begin(c.id, r.Plane.LastStart.Served)
 	} else {
 		h.o.Backups.End(c.id)
 	}

@@ -74,8 +74,9 @@ type Routes interface {
 
 // Backups makes the backups of planes; backups.Backups implements it.
 type Backups interface {
-	// Begin has the backup of a running plane made, until End. Both may be repeated.
-	Begin(id controlplane.ID)
+	// Begin has the backup of a running plane made, until End. Both may be repeated. served is the release with which
+	// the plane was ready last, which the backup names for a recovery; "" when it was not ready yet.
+	Begin(id controlplane.ID, served controlplane.Version)
 	End(id controlplane.ID)
 	// Deleted has the backups of a deleted cluster expire, unless another management cluster has the plane. It may be
 	// repeated, and is called once before the plane's data is deleted.
@@ -143,9 +144,9 @@ func (noIssuers) Forget(controlplane.ID) {}
 // noBackups are the Backups of a hosting that makes none.
 type noBackups struct{}
 
-func (noBackups) Begin(controlplane.ID)   {}
-func (noBackups) End(controlplane.ID)     {}
-func (noBackups) Deleted(controlplane.ID) {}
+func (noBackups) Begin(controlplane.ID, controlplane.Version) {}
+func (noBackups) End(controlplane.ID)                         {}
+func (noBackups) Deleted(controlplane.ID)                     {}
 func (noBackups) Leave(controlplane.ID, string) controlplane.Leaving {
 	return controlplane.Leaving{State: controlplane.LeavingWaits, Message: "this management cluster makes no backups"}
 }

@@ -69,10 +69,10 @@ type Backups struct {
 	ctx       context.Context // of Run; nil before
 	changed   func(controlplane.ID)
 	followers map[controlplane.ID]*follower
-	early     map[controlplane.ID]bool            // planes that ran before Run
-	deleted   map[controlplane.ID]backup.Identity // clusters whose deletion is not complete, see Deleted
-	wake      chan struct{}                       // holds one value after a deletion, until keepExpiring receives it
-	asked     map[controlplane.ID]bool            // planes whose restore or move was ordered before Run
+	early     map[controlplane.ID]controlplane.Version // planes that ran before Run, as Begin named their releases
+	deleted   map[controlplane.ID]backup.Identity      // clusters whose deletion is not complete, see Deleted
+	wake      chan struct{}                            // holds one value after a deletion, until keepExpiring receives it
+	asked     map[controlplane.ID]bool                 // planes whose restore or move was ordered before Run
 	preparing map[controlplane.ID]*preparation
 	leaving   map[controlplane.ID]*leaving
 	windows   map[controlplane.ID]controlplane.BackupWindow
@@ -98,7 +98,8 @@ func New(o Options) *Backups {
 	}
 	b := &Backups{o: o, records: backup.NewRecords(o.Store, o.KMS),
 		snapshots: make(chan struct{}, snapshotsAtOnce), followers: map[controlplane.ID]*follower{},
-		early: map[controlplane.ID]bool{}, deleted: map[controlplane.ID]backup.Identity{}, wake: make(chan struct{}, 1),
+		early:   map[controlplane.ID]controlplane.Version{},
+		deleted: map[controlplane.ID]backup.Identity{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
 		leaving: map[controlplane.ID]*leaving{},
 		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
@@ -134,8 +135,9 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	}
 	b.mu.Lock()
 	b.ctx, b.changed = ctx, changed
-	for id := range b.early {
+	for id, served := range b.early {
 		b.start(id)
+		b.followers[id].release = served
 	}
 	asked := b.asked
 	b.early, b.asked = nil, nil
@@ -149,15 +151,12 @@ func (b *Backups) Run(ctx context.Context, changed func(controlplane.ID)) error 
 	return nil
 }
 
-// Begin starts the backup of a running plane. A caller repeats it: when the plane has become ready with another
-// release, a new chain begins, which names that release. A scratch plane has no backup.
-func (b *Backups) Begin(id controlplane.ID) {
+// Begin starts the backup of a running plane. served is the release with which the plane was ready last; "" when it was
+// not ready yet. A caller repeats Begin: when served is another release than before, a new chain begins, which names
+// that release. A scratch plane has no backup.
+func (b *Backups) Begin(id controlplane.ID, served controlplane.Version) {
 	if id.IsScratch() {
 		return
-	}
-	release, err := b.readRelease(id)
-	if err != nil { // the follower's next chain reads it again
-		b.o.Log.Warn("the release of a plane could not be read", "plane", id.String(), "error", err)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -167,7 +166,7 @@ func (b *Backups) Begin(id controlplane.ID) {
 	f := b.followers[id]
 	switch {
 	case b.ctx == nil:
-		b.early[id] = true
+		b.early[id] = served
 	case b.ctx.Err() != nil:
 	case f == nil:
 		b.start(id)
@@ -177,11 +176,11 @@ func (b *Backups) Begin(id controlplane.ID) {
 		f.cancel()
 		b.start(id)
 	}
-	if f := b.followers[id]; f != nil && release != "" && f.release != release {
+	if f := b.followers[id]; f != nil && served != "" && f.release != served {
 		if f.release != "" { // the present chain names the release before
 			f.Renew()
 		}
-		f.release = release
+		f.release = served
 	}
 }
 

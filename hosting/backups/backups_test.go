@@ -78,7 +78,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 		Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return p.Config.DialStore() },
 	})
 	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
-	b.Begin(id)
+	b.Begin(id, "1.36.3")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
@@ -210,12 +210,12 @@ func TestAFollowerRunsWithItsPlane(t *testing.T) {
 				t.Errorf("%s: a backup of %s is made", when, id.Name)
 			}
 		}
-		b.Begin(early)
+		b.Begin(early, "1.36.3")
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
 		synctest.Wait()
-		b.Begin(late)
+		b.Begin(late, "1.36.3")
 		expect("at first", early)
 		expect("at first", late)
 		expectNone("at first", controlplane.ID{Name: "other"})
@@ -223,7 +223,7 @@ func TestAFollowerRunsWithItsPlane(t *testing.T) {
 		b.End(late)
 		<-time.After(endLimit / 2)
 		expect("a moment after its end", early)
-		b.Begin(late) // it was restarted
+		b.Begin(late, "1.36.3") // it was restarted
 		<-time.After(endLimit)
 		expectNone("later", early)
 		expect("after its restart", late)
@@ -231,7 +231,7 @@ func TestAFollowerRunsWithItsPlane(t *testing.T) {
 		if s, _ := b.State(late); s.Failing != "no plane" || b.countFailing() != 1 {
 			t.Errorf("%+v, %v failing", s, b.countFailing())
 		}
-		b.Begin(early)
+		b.Begin(early, "1.36.3")
 		expect("when it runs again", early)
 		cancel()
 		if err := <-ended; err != nil {

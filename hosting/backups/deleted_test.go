@@ -186,7 +186,7 @@ func TestTheFollowerOfADeletedPlaneDrawsNoOwnerI9(t *testing.T) {
 		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
 		synctest.Wait()
 		id := controlplane.ID{Namespace: "a", Name: "hc"}
-		b.Begin(id)
+		b.Begin(id, "1.36.3")
 		<-time.After(25 * time.Second) // it claims after 15 s and after 30 s
 		before, err := b.readIdentity(id)
 		if err != nil || before.Owner == "" {

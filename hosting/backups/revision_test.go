@@ -33,7 +33,7 @@ func restoresAboveServed(t *testing.T, store backup.Store, keys envelope.KMS, c 
 		Staging:  func(_ controlplane.ID, order string) string { return filepath.Join(staging, order) },
 		Dial:     func(controlplane.ID) (*grpc.ClientConn, error) { return c.DialStore() },
 	})
-	b.Begin(id)
+	b.Begin(id, "1.36.3")
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()

@@ -70,7 +70,7 @@ func TestADrillLeavesTheDiskToPlanes(t *testing.T) {
 func TestAScratchPlaneHasNoBackup(t *testing.T) {
 	b := New(Options{Store: &mapStore{}})
 	id := controlplane.ID{Namespace: controlplane.ScratchNamespace, Name: "drill"}
-	b.Begin(id)
+	b.Begin(id, "1.36.3")
 	if len(b.early) > 0 || len(b.followers) > 0 {
 		t.Errorf("a backup of a scratch plane begins: %v, %v", b.early, b.followers)
 	}
