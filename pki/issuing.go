@@ -69,6 +69,9 @@ func (i issuer) chainOf(leaf *x509.Certificate) []*x509.Certificate {
 	return []*x509.Certificate{leaf, i.cert}
 }
 
+// hasBegun reports whether an issuing CA is valid already.
+func (i issuer) hasBegun(now time.Time) bool { return !now.Before(i.cert.NotBefore) }
+
 // isDue reports whether an issuing CA must be renewed.
 func (i issuer) isDue(now time.Time) bool { return !now.Before(renewAt(i.cert)) }
 
@@ -88,9 +91,12 @@ func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 	if err != nil {
 		return issuer{}, err
 	}
-	have := newestOf(all, role)
+	have := signerOf(all, role, now)
 	switch {
-	case have == nil || have.key == nil:
+	case have == nil && slices.ContainsFunc(all, func(i issuer) bool { return i.role == role && !i.hasBegun(now) }):
+		return issuer{}, fmt.Errorf("%w for %s: none has begun; check the clock of this machine, and if it is right, make "+
+			"one with `atoll ca issue`", ErrNoIssuer, role)
+	case have == nil:
 		return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
 	case now.After(have.cert.NotAfter):
 		return issuer{}, fmt.Errorf("%w for %s: the last one ended at %s; make one with `atoll ca issue`", ErrNoIssuer,
@@ -99,19 +105,22 @@ func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 	return *have, nil
 }
 
-// newestOf returns the issuing CA of a role that was made last, or nil.
-func newestOf(all []issuer, role Role) *issuer {
+// signerOf returns the issuing CA that signs for a role at a time: of those that have begun and have a key, the one
+// that began last. It may have ended. It is nil when there is none. all are in the order of [CA.issuers].
+//
+// An issuing CA that begins later was made while the clock was ahead. Nobody would accept now what it signs.
+func signerOf(all []issuer, role Role, now time.Time) *issuer {
 	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].role == role {
+		if all[i].role == role && all[i].hasBegun(now) && all[i].key != nil {
 			return &all[i]
 		}
 	}
 	return nil
 }
 
-// issuers returns the issuing CAs that are not revoked, the oldest first. Of each role the last one signs. Those before
-// sign only their revocation lists; the oldest have no key any more. It fails when there are issuing CAs and no list of
-// the root, since a revoked one would count again.
+// issuers returns the issuing CAs that are not revoked, in the order in which they begin. Of each role one signs
+// certificates, see signerOf. The others sign only their revocation lists; the oldest have no key any more. It fails
+// when there are issuing CAs and no list of the root, since a revoked one would count again.
 func (ca *CA) issuers() ([]issuer, error) {
 	dir := filepath.Join(ca.dir, issuingDir)
 	entries, err := os.ReadDir(dir)
@@ -178,8 +187,8 @@ func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
 	return issuer{role, chain[0], key}, nil
 }
 
-// newIssuer makes an issuing CA with a new key and writes it to its file. last is the one before, or nil. The caller
-// holds the lock.
+// newIssuer makes an issuing CA with a new key and writes it to its file. last is the one that signs until now, or nil.
+// The caller holds the lock.
 func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now time.Time) error {
 	key, err := newKey()
 	if err != nil {
@@ -209,7 +218,8 @@ func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now 
 	if tmpl.NotAfter.After(ca.cert.NotAfter) {
 		tmpl.NotAfter = ca.cert.NotAfter
 	}
-	// Certificates have no fractions of seconds, and the order of issuing CAs is that of their beginnings.
+	// Certificates have no fractions of seconds, and of the issuing CAs that have begun the one that began last signs.
+	// Since last has begun, the new one begins within a second.
 	if last != nil && tmpl.NotBefore.Before(last.cert.NotBefore.Add(time.Second)) {
 		tmpl.NotBefore = last.cert.NotBefore.Add(time.Second)
 	}
@@ -236,7 +246,7 @@ func (ca *CA) maintainIssuers(now time.Time) error {
 		return err
 	}
 	for _, role := range Roles {
-		have := newestOf(all, role)
+		have := signerOf(all, role, now)
 		if have != nil && !have.isDue(now) {
 			continue
 		}

@@ -144,7 +144,7 @@ func (ca *CA) issueAll(o IssueOptions) error {
 		return err
 	}
 	for _, role := range Roles {
-		if err := ca.newIssuer(role, key, newestOf(earlier, role), now); err != nil {
+		if err := ca.newIssuer(role, key, signerOf(earlier, role, now), now); err != nil {
 			return fmt.Errorf("the one of %s: %w", role, err)
 		}
 	}

@@ -34,7 +34,12 @@ func TestMain(m *testing.M) { leakcheck.Main(m) }
 
 func openCA(t *testing.T) *CA {
 	t.Helper()
-	ca, err := OpenCA(filepath.Join(t.TempDir(), "ca"))
+	return openCAIn(t, filepath.Join(t.TempDir(), "ca"))
+}
+
+func openCAIn(t *testing.T, dir string) *CA {
+	t.Helper()
+	ca, err := OpenCA(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -15,7 +16,8 @@ import (
 // A Status is the state of a CA's root and of its issuing CAs.
 type Status struct {
 	Root RootStatus `json:"root"`
-	// Issuing has the issuing CAs that are not revoked, the oldest first; none when the root signs everything itself.
+	// Issuing has the issuing CAs that are not revoked, in the order in which they begin; none when the root signs
+	// everything itself.
 	Issuing []IssuingStatus `json:"issuing"`
 	// Warnings say what an operator must do, with the next step.
 	Warnings []string `json:"warnings"`
@@ -35,10 +37,11 @@ type RootStatus struct {
 type IssuingStatus struct {
 	Role    Role      `json:"role"`
 	Serial  string    `json:"serial"` // hex
+	Begins  time.Time `json:"begins"`
 	Expires time.Time `json:"expires"`
 	// RenewAfter is when it is renewed if the root's key is there.
 	RenewAfter time.Time `json:"renewAfter"`
-	// Signs: it is the last one of its role. Those before sign revocation lists only.
+	// Signs: of its role, it is the last one that has begun. The others sign revocation lists only.
 	Signs bool `json:"signs"`
 }
 
@@ -54,12 +57,14 @@ func (ca *CA) Status() (Status, error) {
 	if err != nil {
 		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
 	}
+	now := time.Now()
 	for _, i := range all {
+		signer := signerOf(all, i.role, now)
 		s.Issuing = append(s.Issuing, IssuingStatus{Role: i.role, Serial: i.cert.SerialNumber.Text(16),
-			Expires: i.cert.NotAfter.UTC(), RenewAfter: renewAt(i.cert).UTC(),
-			Signs: newestOf(all, i.role).cert.Equal(i.cert)})
+			Begins: i.cert.NotBefore.UTC(), Expires: i.cert.NotAfter.UTC(), RenewAfter: renewAt(i.cert).UTC(),
+			Signs: signer != nil && signer.cert.Equal(i.cert)})
 	}
-	s.Warnings = s.warningsAt(time.Now())
+	s.Warnings = s.warningsAt(now)
 	return s, nil
 }
 
@@ -81,7 +86,13 @@ func (s Status) warningsAt(now time.Time) []string {
 	}
 	for _, role := range Roles {
 		have := s.signing(role)
+		later := slices.DeleteFunc(slices.Clone(s.Issuing), func(i IssuingStatus) bool {
+			return i.Role != role || !now.Before(i.Begins)
+		})
 		switch {
+		case have == nil && len(later) > 0:
+			warnings = append(warnings, fmt.Sprintf("no certificate of %s is signed: no issuing CA has begun; check the "+
+				"clock of this machine, and if it is right, make one with `atoll ca issue --root-key-file FILE`", role))
 		case have == nil:
 			warnings = append(warnings, fmt.Sprintf("no certificate of %s is signed: there is no issuing CA; make one "+
 				"with `atoll ca issue --root-key-file FILE`", role))
@@ -91,6 +102,11 @@ func (s Status) warningsAt(now time.Time) []string {
 		case s.Root.KeyOffline && !now.Before(have.RenewAfter):
 			warnings = append(warnings, fmt.Sprintf("the issuing CA of %s ends at %s, and the root's key is not here to "+
 				"renew it: bring the key and run `atoll ca issue --root-key-file FILE`", role, have.Expires.Format(time.RFC3339)))
+		}
+		for _, i := range later {
+			warnings = append(warnings, fmt.Sprintf("the issuing CA of %s with the serial number %s begins at %s and signs "+
+				"nothing before: the clock of this machine was ahead when it was made, or is behind now; check the clock", role,
+				i.Serial, i.Begins.Format(time.RFC3339)))
 		}
 	}
 	return warnings

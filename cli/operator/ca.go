@@ -93,9 +93,12 @@ func printCA(session *terminal.Session, o *terminal.Output, ca *pki.CA) error {
 		byRole := slices.Clone(status.Issuing)
 		slices.SortStableFunc(byRole, func(a, b pki.IssuingStatus) int { return cmp.Compare(a.Role, b.Role) })
 		for _, i := range byRole {
-			state := "signs"
-			if !i.Signs {
-				state = "replaced"
+			state := "replaced"
+			switch {
+			case i.Signs:
+				state = "signs"
+			case time.Now().Before(i.Begins):
+				state = "begins " + day(i.Begins)
 			}
 			rows = append(rows, []string{string(i.Role), day(i.Expires), day(i.RenewAfter), state})
 		}
