@@ -184,12 +184,12 @@ func (ca *CA) listSigners(now time.Time) ([]issuer, error) {
 	if err != nil || first.role == "" {
 		return []issuer{first}, err
 	}
-	all, err := ca.issuers()
+	have, err := ca.readIssuers()
 	if err != nil {
 		return nil, err
 	}
 	signers := []issuer{first}
-	for _, i := range all {
+	for _, i := range have.all {
 		if i.key != nil && !i.cert.Equal(first.cert) && now.Before(i.cert.NotAfter) {
 			signers = append(signers, i)
 		}

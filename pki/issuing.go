@@ -7,12 +7,7 @@ import (
 	"crypto/x509/pkix"
 	"errors"
 	"fmt"
-	"io/fs"
-	"math/big"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
@@ -87,104 +82,25 @@ func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 		key, err := ca.rootKey()
 		return issuer{cert: ca.cert, key: key}, err
 	}
-	all, err := ca.issuers()
+	have, err := ca.readIssuers()
 	if err != nil {
 		return issuer{}, err
 	}
-	have := signerOf(all, role, now)
+	signer, damaged := have.signer(role, now), have.damagedOf(role)
 	switch {
-	case have == nil && slices.ContainsFunc(all, func(i issuer) bool { return i.role == role && !i.hasBegun(now) }):
+	case signer != nil && !now.After(signer.cert.NotAfter):
+		return *signer, nil
+	case damaged != nil:
+		return issuer{}, fmt.Errorf("%w for %s: file %s is damaged: %w; restore it from a backup, or run `atoll ca issue`",
+			ErrNoIssuer, role, damaged.path, damaged.err)
+	case signer != nil:
+		return issuer{}, fmt.Errorf("%w for %s: the last one ended at %s; make one with `atoll ca issue`", ErrNoIssuer,
+			role, signer.cert.NotAfter.UTC().Format(time.RFC3339))
+	case slices.ContainsFunc(have.all, func(i issuer) bool { return i.role == role && !i.hasBegun(now) }):
 		return issuer{}, fmt.Errorf("%w for %s: none has begun; check the clock of this machine, and if it is right, make "+
 			"one with `atoll ca issue`", ErrNoIssuer, role)
-	case have == nil:
-		return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
-	case now.After(have.cert.NotAfter):
-		return issuer{}, fmt.Errorf("%w for %s: the last one ended at %s; make one with `atoll ca issue`", ErrNoIssuer,
-			role, have.cert.NotAfter.UTC().Format(time.RFC3339))
 	}
-	return *have, nil
-}
-
-// signerOf returns the issuing CA that signs for a role at a time: of those that have begun and have a key, the one
-// that began last. It may have ended. It is nil when there is none. all are in the order of [CA.issuers].
-//
-// An issuing CA that begins later was made while the clock was ahead. Nobody would accept now what it signs.
-func signerOf(all []issuer, role Role, now time.Time) *issuer {
-	for i := len(all) - 1; i >= 0; i-- {
-		if all[i].role == role && all[i].hasBegun(now) && all[i].key != nil {
-			return &all[i]
-		}
-	}
-	return nil
-}
-
-// issuers returns the issuing CAs that are not revoked, in the order in which they begin. Of each role one signs
-// certificates, see signerOf. The others sign only their revocation lists; the oldest have no key any more. It fails
-// when there are issuing CAs and no list of the root, since a revoked one would count again.
-func (ca *CA) issuers() ([]issuer, error) {
-	dir := filepath.Join(ca.dir, issuingDir)
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return nil, err
-	}
-	revoked, err := readRootList(ca.dir, ca.cert)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	missing := err
-	var all []issuer
-	for _, e := range entries {
-		base, ok := strings.CutSuffix(e.Name(), issuingExt)
-		role, _, _ := strings.Cut(base, "-")
-		if !ok || !slices.Contains(Roles[:], Role(role)) {
-			continue
-		}
-		have, err := ca.readIssuer(filepath.Join(dir, e.Name()), Role(role))
-		switch {
-		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
-		case err != nil:
-			return nil, err
-		case !isListed(revoked, have.cert):
-			all = append(all, have)
-		}
-	}
-	if len(all) > 0 && missing != nil {
-		return nil, missing
-	}
-	slices.SortStableFunc(all, func(a, b issuer) int {
-		if c := a.cert.NotBefore.Compare(b.cert.NotBefore); c != 0 {
-			return c
-		}
-		return a.cert.SerialNumber.Cmp(b.cert.SerialNumber)
-	})
-	return all, nil
-}
-
-// readIssuer reads the file of an issuing CA, and verifies that the root has certified it for the role.
-func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return issuer{}, err
-	}
-	var key *ecdsa.PrivateKey
-	chain, err := parseChain(data)
-	if err != nil {
-		key, chain, err = decodePair(data)
-	}
-	switch {
-	case err != nil:
-	case len(chain) != 1:
-		err = errors.New("holds no certificate, or several")
-	case !isIssuerOf(chain[0], role):
-		err = fmt.Errorf("holds a certificate that is not the issuing CA of %s", role)
-	default:
-		err = chain[0].CheckSignatureFrom(ca.cert)
-	}
-	if err != nil {
-		return issuer{}, fmt.Errorf("file %s of an issuing CA is damaged: %w; restore it from a backup, or remove it and "+
-			"run `atoll ca issue`", path, err)
-	}
-	return issuer{role, chain[0], key}, nil
+	return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
 }
 
 // newIssuer makes an issuing CA with a new key and writes it to its file. last is the one that signs until now, or nil.
@@ -236,18 +152,18 @@ func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now 
 
 // maintainIssuers makes the issuing CAs that are missing or due, if the root's key is here, and removes what nothing
 // needs any more of the earlier ones. The caller holds the lock. Without the root's key it makes none, which is no
-// error: [CA.Status] reports it.
+// error: [CA.Status] reports it. Nor does it make one in the place of a damaged one, which an operator may restore.
 func (ca *CA) maintainIssuers(now time.Time) error {
 	if !ca.hasIssuers() {
 		return nil
 	}
-	all, err := ca.issuers()
+	have, err := ca.readIssuers()
 	if err != nil {
 		return err
 	}
 	for _, role := range Roles {
-		have := signerOf(all, role, now)
-		if have != nil && !have.isDue(now) {
+		signer := have.signer(role, now)
+		if signer != nil && !signer.isDue(now) || signer == nil && have.damagedOf(role) != nil {
 			continue
 		}
 		key, err := ca.rootKey()
@@ -259,13 +175,13 @@ func (ca *CA) maintainIssuers(now time.Time) error {
 			err = ca.writeRootList(key, nil, now)
 		}
 		if err == nil {
-			err = ca.newIssuer(role, key, have, now)
+			err = ca.newIssuer(role, key, signer, now)
 		}
 		if err != nil {
 			return fmt.Errorf("making the issuing CA of %s: %w", role, err)
 		}
 	}
-	return ca.sweepIssuers(all, now)
+	return ca.sweepIssuers(have.all, now)
 }
 
 // sweepIssuers removes the keys of issuing CAs that have a successor, once their certificates have ended so long ago
@@ -290,18 +206,4 @@ func (ca *CA) sweepIssuers(all []issuer, now time.Time) error {
 		}
 	}
 	return nil
-}
-
-// issuerFile returns the path of the file of an issuing CA.
-func (ca *CA) issuerFile(role Role, cert *x509.Certificate) string {
-	return filepath.Join(ca.dir, issuingDir, string(role)+"-"+shortSerial(cert.SerialNumber)+issuingExt)
-}
-
-// shortSerial returns the part of a serial number that is in the name of an issuing CA and of its file.
-func shortSerial(serial *big.Int) string { return serial.Text(36)[:8] }
-
-// removeIssuer removes the file of an issuing CA, with its key.
-func (ca *CA) removeIssuer(i issuer) error {
-	path := ca.issuerFile(i.role, i.cert)
-	return removeFile(filepath.Dir(path), filepath.Base(path))
 }

@@ -218,12 +218,12 @@ func TestIssuingCAsAreRenewed(t *testing.T) {
 			if _, _, err := ca.CRL(); err != nil {
 				t.Fatalf("day %d: %v", day, err)
 			}
-			all, err := ca.issuers()
-			if err != nil || len(all) > 4 {
-				t.Fatalf("day %d: %d issuing CAs, %v", day, len(all), err)
+			have, err := ca.readIssuers()
+			if err != nil || len(have.all) > 4 {
+				t.Fatalf("day %d: %d issuing CAs, %v", day, len(have.all), err)
 			}
 			for _, role := range Roles {
-				if left := time.Until(signerOf(all, role, time.Now()).cert.NotAfter); left < issuingValidity/3-25*time.Hour {
+				if left := time.Until(have.signer(role, time.Now()).cert.NotAfter); left < issuingValidity/3-25*time.Hour {
 					t.Fatalf("day %d: the issuing CA of %s ends in %s", day, role, left)
 				}
 			}

@@ -70,16 +70,6 @@ const maxIssuers = 16
 
 var errTooManyIssuers = errors.New("too many issuing CAs")
 
-// countOf returns the number of issuing CAs of a role.
-func countOf(all []issuer, role Role) (n int) {
-	for _, i := range all {
-		if i.role == role {
-			n++
-		}
-	}
-	return n
-}
-
 // errRootSigns refuses what needs issuing CAs in a region that has none.
 var errRootSigns = errors.New("the root of this region permits no issuing CAs and signs itself (docs/identity.md)")
 
@@ -125,17 +115,23 @@ func (ca *CA) issueAll(o IssueOptions) error {
 	if err != nil {
 		return err
 	}
-	earlier, err := ca.issuers()
+	have, err := ca.readIssuers()
 	if err != nil {
 		return err
 	}
 	for _, role := range Roles {
-		if n := countOf(earlier, role); n >= maxIssuers && !slices.Contains(o.Revoke, role) {
+		isRevoked := slices.Contains(o.Revoke, role)
+		switch n, damaged := have.countOf(role), have.damagedOf(role); {
+		case isRevoked && damaged != nil:
+			return fmt.Errorf("an issuing CA of %s cannot be revoked, because file %s is damaged: %w; restore it from a "+
+				"backup. Without one, move the file away; but whoever has a copy of its key can use it for a year after it "+
+				"was made", role, damaged.path, damaged.err)
+		case n >= maxIssuers && !isRevoked:
 			return fmt.Errorf("%w: %d of %s have not expired; revoke them, or wait", errTooManyIssuers, n, role)
 		}
 	}
 	now := time.Now()
-	if len(earlier) == 0 { // the list is older than the first issuing CA
+	if len(have.all) == 0 { // the list is older than the first issuing CA
 		if err := ca.writeRootList(key, nil, now); err != nil {
 			return err
 		}
@@ -144,21 +140,21 @@ func (ca *CA) issueAll(o IssueOptions) error {
 		return err
 	}
 	for _, role := range Roles {
-		if err := ca.newIssuer(role, key, signerOf(earlier, role, now), now); err != nil {
+		if err := ca.newIssuer(role, key, have.signer(role, now), now); err != nil {
 			return fmt.Errorf("the one of %s: %w", role, err)
 		}
 	}
 	// The list revokes. The files are removed after it, so that a kill leaves no key that is neither listed nor there.
-	earlier = slices.DeleteFunc(earlier, func(i issuer) bool { return !slices.Contains(o.Revoke, i.role) })
-	for _, i := range earlier {
+	revoked := slices.DeleteFunc(have.all, func(i issuer) bool { return !slices.Contains(o.Revoke, i.role) })
+	for _, i := range revoked {
 		if err := ca.recordCommand(commandOn(o.By, i.cert), "RevokeIssuingCA", authorityKind, idOf(i.cert)); err != nil {
 			return err
 		}
 	}
-	if err := ca.writeRootList(key, earlier, now); err != nil {
+	if err := ca.writeRootList(key, revoked, now); err != nil {
 		return err
 	}
-	for _, i := range earlier {
+	for _, i := range revoked {
 		if err := ca.removeIssuer(i); err != nil {
 			return err
 		}

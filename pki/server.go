@@ -132,8 +132,12 @@ func (s *Server) logAlarm(r *http.Request, log *slog.Logger, err error) {
 // that readiness checks keep the directory clean.
 func (s *Server) Check(context.Context) error {
 	_, _, err := s.ca.CRL()
-	_, agents := s.ca.issuerOf(Agents, time.Now())
-	return errors.Join(s.ca.SweepTokens(), err, agents)
+	errs := []error{s.ca.SweepTokens(), err}
+	for _, role := range Roles {
+		_, err := s.ca.issuerOf(role, time.Now())
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 const (

@@ -19,6 +19,8 @@ type Status struct {
 	// Issuing has the issuing CAs that are not revoked, in the order in which they begin; none when the root signs
 	// everything itself.
 	Issuing []IssuingStatus `json:"issuing"`
+	// Damaged has the issuing CAs whose files cannot be used.
+	Damaged []DamagedStatus `json:"damaged,omitempty"`
 	// Warnings say what an operator must do, with the next step.
 	Warnings []string `json:"warnings"`
 }
@@ -45,6 +47,13 @@ type IssuingStatus struct {
 	Signs bool `json:"signs"`
 }
 
+// A DamagedStatus is the state of an issuing CA whose file cannot be used.
+type DamagedStatus struct {
+	Role  Role   `json:"role"`
+	File  string `json:"file"`
+	Error string `json:"error"` // what is wrong with the file
+}
+
 // Status returns the present state of the CA.
 func (ca *CA) Status() (Status, error) {
 	s := Status{Root: RootStatus{Fingerprint: Fingerprint(ca.cert), Expires: ca.cert.NotAfter.UTC(),
@@ -53,16 +62,19 @@ func (ca *CA) Status() (Status, error) {
 	if s.Root.KeyOffline = errors.Is(err, ErrRootOffline); err != nil && !s.Root.KeyOffline {
 		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
 	}
-	all, err := ca.issuers()
+	have, err := ca.readIssuers()
 	if err != nil {
 		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
 	}
 	now := time.Now()
-	for _, i := range all {
-		signer := signerOf(all, i.role, now)
+	for _, i := range have.all {
+		signer := have.signer(i.role, now)
 		s.Issuing = append(s.Issuing, IssuingStatus{Role: i.role, Serial: i.cert.SerialNumber.Text(16),
 			Begins: i.cert.NotBefore.UTC(), Expires: i.cert.NotAfter.UTC(), RenewAfter: renewAt(i.cert).UTC(),
 			Signs: signer != nil && signer.cert.Equal(i.cert)})
+	}
+	for _, d := range have.damaged {
+		s.Damaged = append(s.Damaged, DamagedStatus{d.role, d.path, d.err.Error()})
 	}
 	s.Warnings = s.warningsAt(now)
 	return s, nil
@@ -85,31 +97,56 @@ func (s Status) warningsAt(now time.Time) []string {
 		return warnings
 	}
 	for _, role := range Roles {
-		have := s.signing(role)
-		later := slices.DeleteFunc(slices.Clone(s.Issuing), func(i IssuingStatus) bool {
-			return i.Role != role || !now.Before(i.Begins)
-		})
-		switch {
-		case have == nil && len(later) > 0:
-			warnings = append(warnings, fmt.Sprintf("no certificate of %s is signed: no issuing CA has begun; check the "+
-				"clock of this machine, and if it is right, make one with `atoll ca issue --root-key-file FILE`", role))
-		case have == nil:
-			warnings = append(warnings, fmt.Sprintf("no certificate of %s is signed: there is no issuing CA; make one "+
-				"with `atoll ca issue --root-key-file FILE`", role))
-		case now.After(have.Expires):
-			warnings = append(warnings, fmt.Sprintf("no certificate of %s is signed: the issuing CA has ended at %s; make "+
-				"one with `atoll ca issue --root-key-file FILE`", role, have.Expires.Format(time.RFC3339)))
-		case s.Root.KeyOffline && !now.Before(have.RenewAfter):
-			warnings = append(warnings, fmt.Sprintf("the issuing CA of %s ends at %s, and the root's key is not here to "+
-				"renew it: bring the key and run `atoll ca issue --root-key-file FILE`", role, have.Expires.Format(time.RFC3339)))
+		if w := s.signerWarning(role, now); w != "" {
+			warnings = append(warnings, w)
 		}
-		for _, i := range later {
-			warnings = append(warnings, fmt.Sprintf("the issuing CA of %s with the serial number %s begins at %s and signs "+
-				"nothing before: the clock of this machine was ahead when it was made, or is behind now; check the clock", role,
-				i.Serial, i.Begins.Format(time.RFC3339)))
+		for _, d := range s.Damaged {
+			if d.Role == role {
+				warnings = append(warnings, d.warning())
+			}
+		}
+		for _, i := range s.Issuing {
+			if i.Role == role && now.Before(i.Begins) {
+				warnings = append(warnings, fmt.Sprintf("the issuing CA of %s with the serial number %s begins at %s and signs "+
+					"nothing before: the clock of this machine was ahead when it was made, or is behind now; check the clock", role,
+					i.Serial, i.Begins.Format(time.RFC3339)))
+			}
 		}
 	}
 	return warnings
+}
+
+// signerWarning returns the warning about the issuing CA that signs for a role, or about its absence; "" for none.
+func (s Status) signerWarning(role Role, now time.Time) string {
+	have := s.signing(role)
+	isDamaged := slices.ContainsFunc(s.Damaged, func(d DamagedStatus) bool { return d.Role == role })
+	isLater := slices.ContainsFunc(s.Issuing, func(i IssuingStatus) bool { return i.Role == role && now.Before(i.Begins) })
+	problem, step := "", "make one with `atoll ca issue --root-key-file FILE`"
+	switch {
+	case have != nil && !now.After(have.Expires):
+		if s.Root.KeyOffline && !now.Before(have.RenewAfter) {
+			return fmt.Sprintf("the issuing CA of %s ends at %s, and the root's key is not here to renew it: bring the key "+
+				"and run `atoll ca issue --root-key-file FILE`", role, have.Expires.Format(time.RFC3339))
+		}
+		return ""
+	case isDamaged:
+		problem, step = "the file of its issuing CA is damaged", "restore it from a backup, or "+step
+	case have != nil:
+		problem = "the issuing CA has ended at " + have.Expires.Format(time.RFC3339)
+	case isLater:
+		problem, step = "no issuing CA has begun", "check the clock of this machine, and if it is right, "+step
+	default:
+		problem = "there is no issuing CA"
+	}
+	return fmt.Sprintf("no certificate of %s is signed: %s; %s", role, problem, step)
+}
+
+// warning returns what an operator must do about a damaged file, and what does not work without it.
+func (d DamagedStatus) warning() string {
+	return fmt.Sprintf("file %s of an issuing CA of %s is damaged: %s; restore it from a backup, or move it away. "+
+		"Without it that issuing CA signs nothing and cannot be revoked. The certificates that it has signed are valid "+
+		"until they expire, and another one renews them; but a broker that looks for a revocation list of the CA that "+
+		"signed, as Mosquitto does, refuses them", d.File, d.Role, d.Error)
 }
 
 // warnEvery is the interval at which a service repeats the warnings of its CA in the log.
