@@ -15,9 +15,9 @@ import (
 
 	"github.com/rogpeppe/go-internal/diff"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 )
 
 // Directory is where rendered files are, in a checkout of a Git repository. It may have
@@ -137,14 +137,14 @@ func (d Directory) lock() (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			err = ErrBusy
-		}
+	unlock, err = filelock.TryFile(f)
+	if errors.Is(err, filelock.ErrLocked) {
+		err = ErrBusy
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", d, err)
 	}
-	return func() { f.Close() }, nil
+	return unlock, nil
 }
 
 // remove removes a stale file, and the directories that are empty without it.

@@ -12,10 +12,9 @@ import (
 	"regexp"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"atoll.dev/cluster"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 )
 
 // stateFormat is the layout of the home that this binary writes. A home of an
@@ -222,20 +221,12 @@ func (h Home) postgresDirs(id string) PostgresDirs {
 }
 
 // lock takes a lock of the home until unlock: the right to be its supervisor, or to change
-// region.json. It fails at once when another process holds it.
+// region.json. It fails at once with filelock.ErrLocked when another process holds it.
 func (h Home) lock(name string) (unlock func(), err error) {
-	f, err := os.OpenFile(h.Path("run", name), os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("home: %w", err)
-	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
+	if unlock, err = filelock.Try(h.Path("run", name)); err != nil {
 		return nil, fmt.Errorf("home %s: %w", h.Dir, err)
 	}
-	return func() {
-		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that has not called exec yet has the file, too
-		f.Close()
-	}, nil
+	return unlock, nil
 }
 
 // writeJSON replaces the file atomically and durably.

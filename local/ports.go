@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/internal/filelock"
 )
 
 // Ports lie below the kernel's range for outgoing connections, so that no
@@ -36,9 +38,9 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 		return nil
 	}
 	assigned := map[string]string{} // port -> home, of all homes of this user
-	registry, err := openRegistry()
+	registry, unlock, err := openRegistry()
 	if err == nil {
-		defer registry.Close()
+		defer unlock()
 		if json.NewDecoder(registry).Decode(&assigned) != nil {
 			assigned = map[string]string{} // new, or damaged
 		}
@@ -75,17 +77,16 @@ func (h Home) assignPorts(ports map[string]int, names []string) error {
 // openRegistry opens and locks the file that records the ports of all homes of this user, so that
 // two homes that start at the same time do not choose the same port. Without the file, assignPorts
 // still chooses a port that is free.
-func openRegistry() (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())),
+func openRegistry() (registry *os.File, unlock func(), err error) {
+	registry, err = os.OpenFile(filepath.Join(os.TempDir(), fmt.Sprintf("atoll-ports-%d.json", os.Getuid())),
 		os.O_CREATE|os.O_RDWR|syscall.O_NOFOLLOW, 0o600)
+	if err == nil {
+		unlock, err = filelock.WaitFile(registry)
+	}
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
-		return nil, err
-	}
-	return f, nil
+	return registry, unlock, nil
 }
 
 func freePort(assigned map[string]string) (int, error) {

@@ -10,8 +10,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
+	"atoll.dev/internal/filelock"
 	"atoll.dev/internal/postgres"
 )
 
@@ -35,7 +34,7 @@ func (h Home) spawnSupervisor(bin Binaries, homeID string) (exited <-chan error,
 // after that.
 func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	unlock, err := h.lock("supervisor.lock")
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if errors.Is(err, filelock.ErrLocked) {
 		return errors.New("another supervisor runs for this home")
 	}
 	if err != nil {

@@ -11,9 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"atoll.dev/gitops"
+	"atoll.dev/internal/filelock"
 	"atoll.dev/internal/gitrepo"
 	"atoll.dev/internal/pause"
 )
@@ -102,7 +101,7 @@ func (h Home) OpenWatch(ctx context.Context, repository, branch string) (w *Watc
 		return nil, nil, fmt.Errorf("home: %w", err)
 	}
 	unlock, err = h.lock("watch.lock")
-	if errors.Is(err, unix.EWOULDBLOCK) {
+	if errors.Is(err, filelock.ErrLocked) {
 		return nil, nil, fmt.Errorf("home %s: another `atoll region watch` runs for it", h.Dir)
 	}
 	if err != nil {

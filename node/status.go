@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"atoll.dev/internal/filelock"
 )
 
 // State is how far a node's supervisor has come.
@@ -102,20 +104,17 @@ func Running(home string) (bool, error) {
 	return false, err // closing releases the lock
 }
 
-// Lock makes the calling process the supervisor of the node of a home, until the file is closed or the process ends.
-func Lock(home string) (*os.File, error) {
-	f, err := os.OpenFile(lockFile(home), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("locking the home of a node: %w", err)
-	}
+// Lock makes the calling process the supervisor of the node of a home, until unlock is called or the process ends.
+func Lock(home string) (unlock func(), err error) {
 	deadline := time.Now().Add(lockPatience)
 	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(deadline) {
-			f.Close()
+		unlock, err := filelock.Try(lockFile(home))
+		switch {
+		case err == nil:
+			return unlock, nil
+		case !errors.Is(err, filelock.ErrLocked):
+			return nil, fmt.Errorf("locking the home of a node: %w", err)
+		case time.Now().After(deadline):
 			return nil, fmt.Errorf("%s: another supervisor runs this node: %w", home, err)
 		}
 		time.Sleep(lockPatience / 50)

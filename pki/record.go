@@ -14,9 +14,8 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 )
 
 // RenewalGrace is how long after its expiry a certificate may still be renewed, if
@@ -238,18 +237,13 @@ func readRenewableName(dir string, root *x509.Certificate, sent []*x509.Certific
 // them from changing it until unlock is called.
 func (ca *CA) lock() (unlock func(), err error) {
 	ca.mu.Lock()
-	f, err := os.OpenFile(filepath.Join(ca.dir, lockFile), os.O_CREATE|os.O_RDWR, 0o600)
-	if err == nil {
-		if err = unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-			f.Close()
-		}
-	}
+	release, err := filelock.Wait(filepath.Join(ca.dir, lockFile))
 	if err != nil {
 		ca.mu.Unlock()
 		return nil, fmt.Errorf("locking CA %s: %w", ca.dir, err)
 	}
 	return func() {
-		f.Close() // releases the lock
+		release()
 		ca.mu.Unlock()
 	}, nil
 }

@@ -14,7 +14,6 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/coreos/go-oidc/v3/oidc"
@@ -23,6 +22,7 @@ import (
 	"atoll.dev/client"
 	"atoll.dev/client/remote"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 )
 
 // Login is what `atoll login` keeps of a person who has signed in: in one file, which only its owner may read.
@@ -325,13 +325,8 @@ func lockLogin() (unlock func(), err error) {
 	if err := makeLoginDirectory(path); err != nil {
 		return nil, fmt.Errorf("locking the login: %w", err)
 	}
-	f, err := os.OpenFile(path+".lock", os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
+	if unlock, err = filelock.Wait(path + ".lock"); err != nil {
 		return nil, fmt.Errorf("locking the login: %w", err)
 	}
-	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX); err != nil {
-		_ = f.Close()
-		return nil, fmt.Errorf("locking the login: %w", err)
-	}
-	return func() { _ = f.Close() }, nil
+	return unlock, nil
 }

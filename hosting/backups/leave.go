@@ -10,12 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
 	"atoll.dev/internal/beneath"
+	"atoll.dev/internal/filelock"
 )
 
 const (
@@ -345,9 +344,8 @@ func lockData(dir string) (end func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("the plane's database: %w", err)
 	}
-	if err := unix.Flock(int(db.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		db.Close()
+	if end, err = filelock.TryFile(db); err != nil {
 		return nil, fmt.Errorf("%w: %w", errRunning, err)
 	}
-	return func() { db.Close() }, nil
+	return end, nil
 }

@@ -46,11 +46,11 @@ func runStandIn(file string) error {
 	}
 	stop := make(chan os.Signal, 1)
 	signal.Notify(stop, syscall.SIGTERM)
-	lock, err := node.Lock(config.Home)
+	unlock, err := node.Lock(config.Home)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer unlock()
 	write := func(state node.State) error {
 		text := fmt.Sprintf(`{"state": %q, "supervisor": %d}`, state, os.Getpid())
 		return atomicfile.Write(node.StatusFile(config.Home), []byte(text), 0o644)

@@ -15,6 +15,7 @@ import (
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 	"atoll.dev/internal/logfile"
 )
 
@@ -63,21 +64,11 @@ func (h home) lock() (unlock func(), err error) {
 			return nil, err
 		}
 	}
-	f, err := os.OpenFile(filepath.Join(h.dir, "hosting.lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
+	unlock, err = filelock.Try(filepath.Join(h.dir, "hosting.lock"))
+	if errors.Is(err, filelock.ErrLocked) {
+		return nil, fmt.Errorf("%w: %s", ErrLocked, h.dir)
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		if errors.Is(err, unix.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%w: %s", ErrLocked, h.dir)
-		}
-		return nil, err
-	}
-	return func() {
-		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN) // a child that has not called exec yet has the file, too
-		f.Close()
-	}, nil
+	return unlock, err
 }
 
 // planes lists the planes that have a directory of either kind, without warm ones.

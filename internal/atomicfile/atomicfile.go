@@ -19,6 +19,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"atoll.dev/internal/filelock"
 )
 
 const (
@@ -90,10 +92,11 @@ func Change(path string, perm fs.FileMode, change func([]byte) ([]byte, error)) 
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // this ends the lock
-	if err := syscall.Flock(int(dir.Fd()), syscall.LOCK_EX); err != nil {
-		return fmt.Errorf("locking %s: %w", dir.Name(), err)
+	unlock, err := filelock.WaitFile(dir)
+	if err != nil {
+		return err
 	}
+	defer unlock()
 	content, err := os.ReadFile(path)
 	if err != nil {
 		return err

@@ -13,10 +13,10 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/filelock"
 	"atoll.dev/internal/pgsession"
 )
 
@@ -263,18 +263,13 @@ func serverEnvironment() []string {
 
 // lock takes a lock file. It waits for other processes until ctx ends.
 func lock(ctx context.Context, path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return nil, err
-	}
 	for {
-		err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
+		unlock, err = filelock.Try(path)
+		if !errors.Is(err, filelock.ErrLocked) {
+			return unlock, err
 		}
 		select {
 		case <-ctx.Done():
-			f.Close()
 			return nil, fmt.Errorf("waiting for %s: %w", path, ctx.Err())
 		case <-time.After(20 * time.Millisecond):
 		}

@@ -66,11 +66,11 @@ func Join(ctx context.Context, o Options) (node.Config, error) {
 	if err := os.MkdirAll(o.Home, 0o700); err != nil {
 		return node.Config{}, fmt.Errorf("the home of the node: %w", err)
 	}
-	lock, err := node.Lock(o.Home)
+	unlock, err := node.Lock(o.Home)
 	if err != nil {
 		return node.Config{}, err
 	}
-	defer lock.Close()
+	defer unlock()
 	r, err := loadOrCreateRecord(o)
 	if err != nil {
 		return node.Config{}, err

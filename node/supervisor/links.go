@@ -13,6 +13,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/internal/filelock"
 	"atoll.dev/node"
 )
 
@@ -26,11 +27,10 @@ func lockNetworkAndCgroups() (release func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX); err != nil {
-		f.Close()
+	if release, err = filelock.WaitFile(f); err != nil {
 		return nil, fmt.Errorf("locking the bridges and cgroups of nodes: %w", err)
 	}
-	return func() { f.Close() }, nil
+	return release, nil
 }
 
 // connectBridge makes a link between the cluster's bridge and the network namespace of a process. It creates the bridge

@@ -46,11 +46,11 @@ func Run(ctx context.Context, c node.Config, log *slog.Logger) error {
 	if err := os.Chmod(c.Home, 0o700); err != nil {
 		return fmt.Errorf("node %s: %w", c.Name, err)
 	}
-	lock, err := node.Lock(c.Home)
+	unlock, err := node.Lock(c.Home)
 	if err != nil {
 		return err
 	}
-	defer lock.Close()
+	defer unlock()
 	s := &supervisor{config: c, names: machineNamesOf(c), log: log,
 		status: node.Status{Supervisor: os.Getpid(), Address: c.Network.IP().String(),
 			Programs: map[string]node.Program{}}}
