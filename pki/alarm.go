@@ -1,30 +1,13 @@
 package pki
 
 import (
-	"bufio"
-	"bytes"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/http"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"time"
 
 	"atoll.dev/api/audit"
-	"atoll.dev/internal/rest"
-)
-
-const (
-	auditFile = "audit.jsonl"
-	// auditReader is the service that gathers the region's audit records.
-	auditReader = Name(servicePrefix + "platform")
-	auditLimit  = 500 // records of one answer
-	auditLook   = time.Second
 )
 
 // A supersededError is the [ErrSuperseded] of a request that made the CA revoke a line.
@@ -97,96 +80,4 @@ func (ca *CA) revokeIfAbandoned(as applicant, refused error) error {
 		return refused
 	}
 	return ca.revokeCopiedLine(lines, as, key)
-}
-
-// appendAudit appends a record to the CA's audit file. The caller holds the lock.
-func (ca *CA) appendAudit(c audit.Change) error {
-	c.Key = rand.Text()
-	line, err := json.Marshal(c)
-	if err != nil {
-		return err
-	}
-	f, err := os.OpenFile(filepath.Join(ca.dir, auditFile), os.O_CREATE|os.O_RDWR|os.O_APPEND, 0o600)
-	if err != nil {
-		return fmt.Errorf("writing the audit of CA %s: %w", ca.dir, err)
-	}
-	defer f.Close()
-	// A line that a kill has cut ends here, so that it damages no other.
-	if info, err := f.Stat(); err == nil && info.Size() > 0 {
-		last := make([]byte, 1)
-		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
-			line = append([]byte{'\n'}, line...)
-		}
-	}
-	_, err = f.Write(append(line, '\n'))
-	if err = errors.Join(err, f.Sync()); err != nil {
-		return fmt.Errorf("writing the audit of CA %s: %w", ca.dir, err)
-	}
-	return nil
-}
-
-// readAudit returns the audit records after the first lines of the file, and the number of
-// lines before and with them. A last line without its end is still being written, or a kill has cut it: it
-// counts when a record follows, and has none then.
-func (ca *CA) readAudit(after int) (items []audit.Change, next int, err error) {
-	data, err := os.ReadFile(filepath.Join(ca.dir, auditFile))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, 0, err
-	}
-	lines := bufio.NewScanner(bytes.NewReader(data[:bytes.LastIndexByte(data, '\n')+1]))
-	lines.Buffer(nil, audit.MaxRequest+64<<10)
-	for lines.Scan() && len(items) < auditLimit {
-		if next++; next <= after {
-			continue
-		}
-		var c audit.Change
-		if json.Unmarshal(lines.Bytes(), &c) == nil {
-			items = append(items, c)
-		}
-	}
-	return items, next, lines.Err()
-}
-
-// serveAudit answers the Platform API with the audit records after a cursor. It waits for a
-// record, as package store/auditfeed does.
-func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
-	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
-	if err != nil {
-		return refuse(err)
-	}
-	if name != auditReader || time.Now().After(r.TLS.PeerCertificates[0].NotAfter) {
-		return rest.Errorf(http.StatusForbidden, "forbidden", "only a valid certificate of %s reads the audit", auditReader)
-	}
-	q := r.URL.Query()
-	after, wait := 0, 0
-	for text, number := range map[string]*int{"after": &after, "wait": &wait} {
-		if value := q.Get(text); value != "" {
-			if *number, err = strconv.Atoi(value); err != nil || *number < 0 {
-				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "%s is no number", text)
-			}
-		}
-	}
-	enough := time.After(min(time.Duration(wait)*time.Second, crlWait))
-	look := time.NewTicker(auditLook)
-	defer look.Stop()
-	for last := wait == 0; ; {
-		items, next, err := s.ca.readAudit(after)
-		switch {
-		case err != nil:
-			return err
-		case next < after: // a restored CA
-			return rest.Errorf(http.StatusGone, "gone", "the audit has %d records: read it from the beginning", next)
-		case next > after || last:
-			return rest.WriteJSON(w, http.StatusOK, audit.Page{Items: slices.Clip(items), Next: strconv.Itoa(next)})
-		}
-		select {
-		case <-look.C:
-		case <-enough:
-			last = true
-		case <-rest.Stopping(r.Context()).Done():
-			last = true
-		case <-r.Context().Done():
-			return r.Context().Err()
-		}
-	}
 }

@@ -42,7 +42,7 @@ const (
 //	issued/  records of the issued certificates, by name, 0700
 //	revoked/ records of the revoked certificates, by name, 0700
 //	lines/   which key was renewed by which, by name, 0700
-//	audit.jsonl  the alarms of this CA, for the region's audit, 0600
+//	audit.jsonl  the alarms of this CA and the commands in its directory, for the region's audit, 0600
 //
 // The root signs issuing CAs, one for each [Role], and these sign everything else. The root of a region that an earlier
 // atoll has made permits no issuing CAs, and signs everything itself.

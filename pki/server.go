@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -47,6 +48,7 @@ type Server struct {
 	waiting chan struct{} // holds a token for each request that waits for a new revocation list
 
 	superseded prometheus.Counter
+	gathered   atomic.Int64 // the last cursor of the reader of the audit: it has the records before that
 
 	mu      sync.Mutex
 	serving *tls.Certificate // the service's own certificate, see certificate

@@ -152,12 +152,16 @@ func (d DamagedStatus) warning() string {
 // warnEvery is the interval at which a service repeats the warnings of its CA in the log.
 const warnEvery = time.Hour
 
-// Run renews issuing CAs that are due, if the root's key is here, and logs the warnings of the CA's [Status] to log,
-// each hour until ctx is done. It returns nil.
+// Run renews issuing CAs that are due, if the root's key is here, removes old audit records that the Platform API has
+// gathered, and logs the warnings of the CA's [Status] to log, each hour until ctx is done. It returns nil.
 func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 	for {
 		if _, _, err := s.ca.CRL(); err != nil {
 			log.LogAttrs(ctx, slog.LevelError, "the CA cannot sign revocation lists", slog.Any("error", err))
+		}
+		if err := s.ca.trimAudit(int(s.gathered.Load()), time.Now()); err != nil {
+			log.LogAttrs(ctx, slog.LevelWarn, "old audit records were not removed, the next round tries again",
+				slog.Any("error", err))
 		}
 		status, err := s.ca.Status()
 		if err != nil {
