@@ -105,6 +105,15 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 	return have, nil
 }
 
+// issuersChanged returns when an issuing CA was made, revoked or removed last.
+func (ca *CA) issuersChanged() (time.Time, error) {
+	dir, err := os.Stat(filepath.Join(ca.dir, issuingDir))
+	if err != nil {
+		return time.Time{}, err
+	}
+	return dir.ModTime(), nil // each of these is a rename or a removal in it
+}
+
 // readIssuer reads the file of an issuing CA, and verifies that the root has certified it for the role.
 func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
 	data, err := os.ReadFile(path)

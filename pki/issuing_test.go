@@ -233,3 +233,38 @@ func TestIssuingCAsAreRenewed(t *testing.T) {
 		}
 	})
 }
+
+// The signing service itself has a certificate of the issuing CA that signs, also after that of before was revoked. Its
+// clients know no list of revoked issuing CAs. Without an issuing CA it serves on with the certificate that it has.
+func TestTheSigningServiceTakesACertificateOfTheNextIssuingCA(t *testing.T) {
+	ca := openCA(t)
+	url := serveCA(t, ca)
+	issuerOfService := func() *x509.Certificate {
+		t.Helper()
+		conn, err := tls.Dial("tcp", strings.TrimPrefix(url, "https://"), &tls.Config{MinVersion: tls.VersionTLS13,
+			RootCAs: ca.Pool(), ServerName: pkiServer})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		return conn.ConnectionState().PeerCertificates[1]
+	}
+	first := issuerOfService()
+	if !issuerOfService().Equal(first) {
+		t.Error("another issuing CA without a reason")
+	}
+	if err := ca.Issue(IssueOptions{Revoke: []Role{Services}}); err != nil {
+		t.Fatal(err)
+	}
+	next := issuerOfService()
+	if next.Equal(first) || !next.Equal(stolen(t, ca, Services).cert) {
+		t.Errorf("its certificate is of %q", next.Subject.CommonName)
+	}
+	path, _ := readIssuerFile(t, ca, Services)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if !issuerOfService().Equal(next) {
+		t.Error("another issuing CA after a removal")
+	}
+}

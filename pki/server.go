@@ -50,8 +50,9 @@ type Server struct {
 	superseded prometheus.Counter
 	gathered   atomic.Int64 // the last cursor of the reader of the audit: it has the records before that
 
-	mu      sync.Mutex
-	serving *tls.Certificate // the service's own certificate, see certificate
+	mu           sync.Mutex
+	serving      *tls.Certificate // the service's own certificate, see certificate
+	servingSince time.Time        // issuersChanged when it was issued
 }
 
 // NewServer returns a signing service of ca.
@@ -206,14 +207,33 @@ func (s *Server) TLS() *tls.Config {
 	}
 }
 
-// certificate returns the service's own certificate, which it issues itself.
-// The key lives in memory only.
+// certificate returns the service's own certificate, which it issues itself. The key lives in memory only. It issues
+// another one when the certificate is due for renewal, and when an issuing CA was made or revoked, since the
+// certificate's may be revoked. When that fails, it returns the one that it has until its expiry.
 func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.serving != nil && time.Now().Before(renewAt(s.serving.Leaf)) {
+	now := time.Now()
+	changed, err := s.ca.issuersChanged()
+	if err == nil && s.serving != nil && now.Before(renewAt(s.serving.Leaf)) && changed.Equal(s.servingSince) {
 		return s.serving, nil
 	}
+	var next *tls.Certificate
+	if err == nil {
+		next, err = s.issueCertificate()
+	}
+	if err != nil && s.serving != nil && now.Before(s.serving.Leaf.NotAfter) {
+		return s.serving, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.serving, s.servingSince = next, changed
+	return next, nil
+}
+
+// issueCertificate makes a key and issues the service's own certificate for it.
+func (s *Server) issueCertificate() (*tls.Certificate, error) {
 	key, err := newKey()
 	if err != nil {
 		return nil, err
@@ -222,8 +242,7 @@ func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serving = newTLSCertificate(chain, key)
-	return s.serving, nil
+	return newTLSCertificate(chain, key), nil
 }
 
 // SignRequest is the body of POST /v1/sign.
