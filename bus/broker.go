@@ -226,6 +226,8 @@ func (b *Broker) serve(ctx context.Context, conn net.Conn, identified func()) {
 		return
 	}
 	secured.SetDeadline(deadline) // until CONNECT; afterwards the keep-alive sets deadlines
+	// Identity.ServerTLS has refused a wrong issuing CA in the handshake, but BrokerOptions.TLS may be another
+	// configuration, which knows no issuing CAs. So the broker, too, takes the name from PeerName and nowhere else.
 	state := secured.ConnectionState()
 	proven, err := pki.PeerName(&state)
 	if err != nil {
