@@ -113,7 +113,7 @@ func (ca *CA) openIssuers() error {
 		return err
 	}
 	defer unlock()
-	return ca.maintainIssuers(time.Now())
+	return ca.renewIssuers(time.Now())
 }
 
 // newCA makes a key and a self-signed certificate and returns them as the content of

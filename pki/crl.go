@@ -117,7 +117,7 @@ func (ca *CA) CRLFile() string { return filepath.Join(ca.dir, crlFile) }
 // writeCRL signs and writes the lists of the revoked certificates in the records. It renews issuing CAs that are due.
 // The caller holds the lock.
 func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
-	if err := ca.maintainIssuers(now); err != nil {
+	if err := ca.renewIssuers(now); err != nil {
 		return nil, err
 	}
 	signers, err := ca.listSigners(now)
@@ -189,7 +189,7 @@ func (ca *CA) listSigners(now time.Time) ([]issuer, error) {
 		return nil, err
 	}
 	signers := []issuer{first}
-	for _, i := range have.all {
+	for _, i := range have.intact {
 		if i.key != nil && !i.cert.Equal(first.cert) && now.Before(i.cert.NotAfter) {
 			signers = append(signers, i)
 		}

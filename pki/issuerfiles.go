@@ -14,37 +14,47 @@ import (
 	"time"
 )
 
-// An issuerSet is what the files of issuing CAs have.
+// issuingDir is the directory of issuing CAs, in the CA's directory. Each has a file ROLE-SERIAL.pem with its
+// certificate and its key. The key is not there any more when the issuing CA was replaced some time ago.
+const (
+	issuingDir = "issuing"
+	issuingExt = ".pem"
+)
+
+// An issuerSet has the content of the files of issuing CAs.
 type issuerSet struct {
-	// all are those that are not revoked, in the order in which they begin. Of each role one signs certificates. The
-	// others sign only their revocation lists; the oldest have no key any more.
-	all     []issuer
+	// intact are those that are not revoked, in the order in which they begin. Of each role one signs certificates, see
+	// signer. The others sign revocation lists only, while they have a key.
+	intact []issuer
+	// damaged are those whose files cannot be used.
 	damaged []damagedIssuer
 }
 
-// A damagedIssuer is an issuing CA whose file cannot be used. Its certificate is not known, nor when it was made.
+// A damagedIssuer is an issuing CA whose file cannot be used. Neither its certificate nor the time when it was made is
+// known.
 type damagedIssuer struct {
-	role Role
-	path string
-	err  error
+	role Role   // by the name of the file
+	path string // of the file
+	err  error  // what is wrong with the file
 }
 
-// signer returns the issuing CA that signs for a role at a time: of those that have begun and have a key, the one that
-// began last. It may have ended. It is nil when there is none.
+// signer returns the issuing CA that signs certificates of a role at a time: of those that have begun and have a key,
+// the one that began last. It may have expired. signer returns nil when there is none.
 //
-// An issuing CA that begins later was made while the clock was ahead. Nobody would accept now what it signs.
+// An issuing CA that has not begun was made while the clock was ahead. Nobody would accept now what it signs.
 //
-// The file of a later one may be damaged. The one before it signs on, because it is still valid.
+// A damaged one may have begun later than the one that signer returns. That one signs nevertheless: peers accept its
+// certificates until it expires or is revoked.
 func (s issuerSet) signer(role Role, now time.Time) *issuer {
-	for i := len(s.all) - 1; i >= 0; i-- {
-		if s.all[i].role == role && s.all[i].hasBegun(now) && s.all[i].key != nil {
-			return &s.all[i]
+	for i := len(s.intact) - 1; i >= 0; i-- {
+		if s.intact[i].role == role && s.intact[i].hasBegun(now) && s.intact[i].key != nil {
+			return &s.intact[i]
 		}
 	}
 	return nil
 }
 
-// damagedOf returns a damaged one of a role, or nil.
+// damagedOf returns a damaged issuing CA of a role, or nil when the role has none.
 func (s issuerSet) damagedOf(role Role) *damagedIssuer {
 	i := slices.IndexFunc(s.damaged, func(d damagedIssuer) bool { return d.role == role })
 	if i < 0 {
@@ -53,9 +63,9 @@ func (s issuerSet) damagedOf(role Role) *damagedIssuer {
 	return &s.damaged[i]
 }
 
-// countOf returns the number of issuing CAs of a role.
+// countOf returns the number of intact issuing CAs of a role.
 func (s issuerSet) countOf(role Role) (n int) {
-	for _, i := range s.all {
+	for _, i := range s.intact {
 		if i.role == role {
 			n++
 		}
@@ -63,8 +73,9 @@ func (s issuerSet) countOf(role Role) (n int) {
 	return n
 }
 
-// readIssuers reads the files of the issuing CAs. It fails when there are some and no list of the root, since a revoked
-// one would count again. A damaged file is no error, because other issuing CAs can go on without it.
+// readIssuers reads the files of all issuing CAs, and leaves out the revoked ones. It fails when there are files, but
+// no revocation list of the root: without the list a revoked issuing CA would sign again. A damaged file is no error,
+// because the other issuing CAs do not need it.
 func (ca *CA) readIssuers() (issuerSet, error) {
 	var have issuerSet
 	dir := filepath.Join(ca.dir, issuingDir)
@@ -76,7 +87,7 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return have, err
 	}
-	missing := err
+	listMissing := err
 	for _, e := range entries {
 		base, ok := strings.CutSuffix(e.Name(), issuingExt)
 		role, _, _ := strings.Cut(base, "-")
@@ -90,13 +101,13 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 		case err != nil:
 			have.damaged = append(have.damaged, damagedIssuer{Role(role), path, err})
 		case !isListed(revoked, read.cert):
-			have.all = append(have.all, read)
+			have.intact = append(have.intact, read)
 		}
 	}
-	if len(have.all)+len(have.damaged) > 0 && missing != nil {
-		return issuerSet{}, missing
+	if len(have.intact)+len(have.damaged) > 0 && listMissing != nil {
+		return issuerSet{}, listMissing
 	}
-	slices.SortStableFunc(have.all, func(a, b issuer) int {
+	slices.SortStableFunc(have.intact, func(a, b issuer) int {
 		if c := a.cert.NotBefore.Compare(b.cert.NotBefore); c != 0 {
 			return c
 		}
@@ -105,13 +116,13 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 	return have, nil
 }
 
-// issuersChanged returns when an issuing CA was made, revoked or removed last.
+// issuersChanged returns the time of the last change of an issuing CA: one was made, revoked or removed.
 func (ca *CA) issuersChanged() (time.Time, error) {
 	dir, err := os.Stat(filepath.Join(ca.dir, issuingDir))
 	if err != nil {
 		return time.Time{}, err
 	}
-	return dir.ModTime(), nil // each of these is a rename or a removal in it
+	return dir.ModTime(), nil // each change adds, renames or removes a file of the directory
 }
 
 // readIssuer reads the file of an issuing CA, and verifies that the root has certified it for the role.

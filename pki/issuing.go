@@ -13,35 +13,32 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// A Role is what an issuing CA may sign. It is the organizational unit of the issuing CA's own certificate, which only
-// the root can sign.
+// A Role says whose certificates an issuing CA may sign. It is written in the issuing CA's own certificate, as the
+// organizational unit. Only the root can sign that certificate, so no issuing CA can change its role.
 type Role string
 
 // Roles of issuing CAs.
 const (
-	Agents   Role = "agents"   // certificates of management clusters, valid as a client's only
-	Services Role = "services" // certificates of system:SERVICE, and the revocation list
+	// Agents signs certificates of management clusters. They are valid for clients only.
+	Agents Role = "agents"
+	// Services signs certificates of system:SERVICE, and the revocation list.
+	Services Role = "services"
 )
 
-// Roles are all roles.
+// Roles has every role once.
 var Roles = [...]Role{Services, Agents}
 
-const (
-	issuingDir = "issuing"
-	issuingExt = ".pem"
-
-	// issuingValidity is the life of an issuing CA. It is renewed when two thirds of it are over, so an operator whose
-	// root key is elsewhere has four months to bring it.
-	issuingValidity = 365 * 24 * time.Hour
-)
+// issuingValidity is the life of an issuing CA. The CA makes the next one when two thirds of it are over. So an
+// operator who keeps the root's key elsewhere has four months to bring it.
+const issuingValidity = 365 * 24 * time.Hour
 
 // ErrRootOffline means that an operation needs the root's key, and the key is not in the CA's directory.
 var ErrRootOffline = errors.New("the root's key is not here")
 
-// ErrNoIssuer means that the CA has no issuing CA that is valid now.
+// ErrNoIssuer means that the CA cannot sign certificates of a role, because none of its issuing CAs is valid now.
 var ErrNoIssuer = errors.New("no issuing CA is valid now")
 
-// roleOf returns the role of the issuing CA that signs a name.
+// roleOf returns the role of the issuing CA that may sign certificates of a name.
 func roleOf(name Name) Role {
 	if name.IsService() {
 		return Services
@@ -49,14 +46,16 @@ func roleOf(name Name) Role {
 	return Agents
 }
 
-// An issuer is a CA that signs certificates of processes: an issuing CA, or the root of a region that has none.
+// An issuer is a CA that signs certificates of processes: an issuing CA, or the root of a region that has no issuing
+// CAs.
 type issuer struct {
 	role Role // "" for the root
 	cert *x509.Certificate
-	key  *ecdsa.PrivateKey // nil once nothing needs it
+	key  *ecdsa.PrivateKey // nil for an issuing CA whose key removeReplaced has removed
 }
 
-// chainOf returns a certificate of the issuer with what its holder must send along.
+// chainOf returns what the holder of a certificate sends to its peers: the certificate leaf, which the issuer has
+// signed, and that of the issuer unless it is the root, which peers have.
 func (i issuer) chainOf(leaf *x509.Certificate) []*x509.Certificate {
 	if i.role == "" {
 		return []*x509.Certificate{leaf}
@@ -64,19 +63,21 @@ func (i issuer) chainOf(leaf *x509.Certificate) []*x509.Certificate {
 	return []*x509.Certificate{leaf, i.cert}
 }
 
-// hasBegun reports whether an issuing CA is valid already.
+// hasBegun reports whether the time at which the issuer becomes valid has come.
 func (i issuer) hasBegun(now time.Time) bool { return !now.Before(i.cert.NotBefore) }
 
-// isDue reports whether an issuing CA must be renewed.
+// isDue reports whether it is time to make the next issuing CA of this one's role.
 func (i issuer) isDue(now time.Time) bool { return !now.Before(renewAt(i.cert)) }
 
-// hasIssuers reports whether issuing CAs sign in this region. The root of an older region permits none, and signs
-// itself.
+// hasIssuers reports whether issuing CAs sign the certificates of this region. The root of a region that an earlier
+// Atoll made permits no issuing CAs, and signs the certificates itself.
 func (ca *CA) hasIssuers() bool { return permitsIssuers(ca.cert) }
 
+// permitsIssuers reports whether a root's certificate permits CAs below it.
 func permitsIssuers(root *x509.Certificate) bool { return root.MaxPathLen > 0 }
 
-// issuerOf returns the CA that signs for a role now. It fails with [ErrNoIssuer] when there is none.
+// issuerOf returns the CA that signs certificates of a role now: an issuing CA, or the root in a region that has no
+// issuing CAs. It fails with [ErrNoIssuer] when there is none, and then says what an operator can do.
 func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 	if !ca.hasIssuers() {
 		key, err := ca.rootKey()
@@ -96,16 +97,16 @@ func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 	case signer != nil:
 		return issuer{}, fmt.Errorf("%w for %s: the last one ended at %s; make one with `atoll ca issue`", ErrNoIssuer,
 			role, signer.cert.NotAfter.UTC().Format(time.RFC3339))
-	case slices.ContainsFunc(have.all, func(i issuer) bool { return i.role == role && !i.hasBegun(now) }):
+	case slices.ContainsFunc(have.intact, func(i issuer) bool { return i.role == role && !i.hasBegun(now) }):
 		return issuer{}, fmt.Errorf("%w for %s: none has begun; check the clock of this machine, and if it is right, make "+
 			"one with `atoll ca issue`", ErrNoIssuer, role)
 	}
 	return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
 }
 
-// newIssuer makes an issuing CA with a new key and writes it to its file. last is the one that signs until now, or nil.
-// The caller holds the lock.
-func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now time.Time) error {
+// makeIssuer makes an issuing CA with a new key and writes both to a new file. current is the issuing CA that signs for
+// the role until now, or nil. The caller holds the lock.
+func (ca *CA) makeIssuer(role Role, rootKey *ecdsa.PrivateKey, current *issuer, now time.Time) error {
 	key, err := newKey()
 	if err != nil {
 		return err
@@ -116,7 +117,7 @@ func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now 
 	}
 	tmpl := &x509.Certificate{
 		SerialNumber: serial,
-		// A space is in no Name, so an issuing CA cannot pass for a process.
+		// The common name has spaces, which a Name cannot have. So this certificate proves no identity of a process.
 		Subject: pkix.Name{CommonName: "Atoll region CA for " + string(role) + " " + shortSerial(serial),
 			OrganizationalUnit: []string{string(role)}},
 		NotBefore:             now.Add(-skew),
@@ -125,19 +126,19 @@ func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now 
 		ExtKeyUsage:           []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 		BasicConstraintsValid: true,
 		IsCA:                  true,
-		MaxPathLenZero:        true,
+		MaxPathLenZero:        true, // it can sign no further CA
 	}
-	// Every verifier of TLS, not only ours, refuses a server whose issuing CA lacks this usage.
+	// Only the CA of services has the usage of servers: any TLS client refuses a server whose issuing CA lacks it.
 	if role == Services {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
 	if tmpl.NotAfter.After(ca.cert.NotAfter) {
 		tmpl.NotAfter = ca.cert.NotAfter
 	}
-	// Certificates have no fractions of seconds, and of the issuing CAs that have begun the one that began last signs.
-	// Since last has begun, the new one begins within a second.
-	if last != nil && tmpl.NotBefore.Before(last.cert.NotBefore.Add(time.Second)) {
-		tmpl.NotBefore = last.cert.NotBefore.Add(time.Second)
+	// Of the issuing CAs that have begun, the one that began last signs. So the new one must begin after current, by at
+	// least a second, since certificates have whole seconds. current has begun, so this is at most a second from now.
+	if current != nil && tmpl.NotBefore.Before(current.cert.NotBefore.Add(time.Second)) {
+		tmpl.NotBefore = current.cert.NotBefore.Add(time.Second)
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, &key.PublicKey, rootKey)
 	if err != nil {
@@ -150,10 +151,12 @@ func (ca *CA) newIssuer(role Role, rootKey *ecdsa.PrivateKey, last *issuer, now 
 	return atomicfile.Create(ca.issuerFile(role, tmpl), append(data, encodeCert(der)...), 0o600)
 }
 
-// maintainIssuers makes the issuing CAs that are missing or due, if the root's key is here, and removes what nothing
-// needs any more of the earlier ones. The caller holds the lock. Without the root's key it makes none, which is no
-// error: [CA.Status] reports it. Nor does it make one in the place of a damaged one, which an operator may restore.
-func (ca *CA) maintainIssuers(now time.Time) error {
+// renewIssuers makes an issuing CA for each role that has none, or whose issuing CA is due for renewal. Then it removes
+// what nothing needs any more of those that were replaced. The caller holds the lock.
+//
+// It makes none, without an error, when the root's key is not here, and when only an issuing CA with a damaged file
+// could sign for the role, because an operator may restore that file. [CA.Status] reports both.
+func (ca *CA) renewIssuers(now time.Time) error {
 	if !ca.hasIssuers() {
 		return nil
 	}
@@ -170,28 +173,37 @@ func (ca *CA) maintainIssuers(now time.Time) error {
 		if errors.Is(err, ErrRootOffline) {
 			continue
 		}
-		// The list is older than the first issuing CA, so an issuing CA without a list is an error.
+		// The root's revocation list is written before the first issuing CA: later, no list means that it was lost.
 		if err == nil {
 			err = ca.writeRootList(key, nil, now)
 		}
 		if err == nil {
-			err = ca.newIssuer(role, key, signer, now)
+			err = ca.makeIssuer(role, key, signer, now)
 		}
 		if err != nil {
 			return fmt.Errorf("making the issuing CA of %s: %w", role, err)
 		}
 	}
-	return ca.sweepIssuers(have.all, now)
+	return ca.removeReplaced(have.intact, now)
 }
 
-// sweepIssuers removes the keys of issuing CAs that have a successor, once their certificates have ended so long ago
-// that no revocation list needs them. The certificate of an issuing CA stays until it expires, so that [CA.Issue] can
-// revoke it: somebody may have a copy of its key.
-func (ca *CA) sweepIssuers(all []issuer, now time.Time) error {
-	keep := max(ca.validity(), DefaultValidity) + RenewalGrace + crlValidity + 2*skew
+// removeReplaced removes what nothing needs any more of issuing CAs in whose place another one of their role signs.
+//
+// It removes the key of a replaced issuing CA when the last certificate that this one may have signed needs no
+// revocation list any more. It removes the whole file when the issuing CA's own certificate has expired. Until then the
+// certificate must be known: somebody may have a copy of the key, and [CA.Issue] can revoke the certificate.
+//
+// all are in the order in which they begin.
+func (ca *CA) removeReplaced(all []issuer, now time.Time) error {
+	// How long the key is needed after the replacement: as long as a certificate is valid, can be renewed after that, and
+	// a server may use the last list that has it.
+	keyNeeded := max(ca.validity(), DefaultValidity) + RenewalGrace + crlValidity + 2*skew
 	for i, old := range all {
 		next := slices.IndexFunc(all[i+1:], func(other issuer) bool { return other.role == old.role })
-		if next < 0 || now.Before(all[i+1+next].cert.NotBefore.Add(keep)) {
+		if next < 0 {
+			continue // it is the last one of its role
+		}
+		if replaced := all[i+1+next].cert.NotBefore; now.Before(replaced.Add(keyNeeded)) {
 			continue
 		}
 		var err error

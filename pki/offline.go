@@ -51,7 +51,7 @@ func (ca *CA) takeRootKey(by string, keep func([]byte) error) error {
 	if key == nil {
 		return ErrRootOffline
 	}
-	if err := ca.maintainIssuers(time.Now()); err != nil {
+	if err := ca.renewIssuers(time.Now()); err != nil {
 		return err
 	}
 	if err := ca.recordCommand(commandOn(by, ca.cert), "TakeRootKey", authorityKind, idOf(ca.cert)); err != nil {
@@ -131,7 +131,7 @@ func (ca *CA) issueAll(o IssueOptions) error {
 		}
 	}
 	now := time.Now()
-	if len(have.all) == 0 { // the list is older than the first issuing CA
+	if len(have.intact) == 0 { // the root's list is written before the first issuing CA, see renewIssuers
 		if err := ca.writeRootList(key, nil, now); err != nil {
 			return err
 		}
@@ -140,12 +140,13 @@ func (ca *CA) issueAll(o IssueOptions) error {
 		return err
 	}
 	for _, role := range Roles {
-		if err := ca.newIssuer(role, key, have.signer(role, now), now); err != nil {
+		if err := ca.makeIssuer(role, key, have.signer(role, now), now); err != nil {
 			return fmt.Errorf("the one of %s: %w", role, err)
 		}
 	}
-	// The list revokes. The files are removed after it, so that a kill leaves no key that is neither listed nor there.
-	revoked := slices.DeleteFunc(have.all, func(i issuer) bool { return !slices.Contains(o.Revoke, i.role) })
+	// The root's list revokes. The files are removed after it is written: a kill between the two must not leave a
+	// certificate that is neither on the list nor known any more.
+	revoked := slices.DeleteFunc(have.intact, func(i issuer) bool { return !slices.Contains(o.Revoke, i.role) })
 	for _, i := range revoked {
 		if err := ca.recordCommand(commandOn(o.By, i.cert), "RevokeIssuingCA", authorityKind, idOf(i.cert)); err != nil {
 			return err

@@ -67,7 +67,7 @@ func (ca *CA) Status() (Status, error) {
 		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
 	}
 	now := time.Now()
-	for _, i := range have.all {
+	for _, i := range have.intact {
 		signer := have.signer(i.role, now)
 		s.Issuing = append(s.Issuing, IssuingStatus{Role: i.role, Serial: i.cert.SerialNumber.Text(16),
 			Begins: i.cert.NotBefore.UTC(), Expires: i.cert.NotAfter.UTC(), RenewAfter: renewAt(i.cert).UTC(),
