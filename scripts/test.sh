@@ -17,8 +17,8 @@ export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
 # A program with the race detector waits for a second before it ends, in case another goroutine races at that moment. The
 # suite starts some thousand such programs: one for each command of a script.
 export GORACE="${GORACE:-atexit_sleep_ms=10}"
-# Processor time is what the suite lacks, and not memory. A control plane collects garbage whenever its heap has grown by
-# half (kube/serve); with this value its start costs a quarter less. The linker and the tests take the value, too.
+# Processor time is what the suite lacks, and not memory. The linker and the tests take this value; a control plane that
+# a test starts by itself takes it for all its life (kube/serve).
 export GOGC="${GOGC:-200}"
 
 # Real nodes need root, a kernel that permits their namespaces, and programs whose first build takes minutes.

@@ -63,6 +63,8 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	kube := config.KubeAPIs.ControlPlane.Generic
+	kube.SkipOpenAPIInstallation = true // serveOpenAPI does it
 	completedConfig, err := config.Complete()
 	if err != nil {
 		return fmt.Errorf("completing the API server's configuration: %w", err)
@@ -75,6 +77,13 @@ func Run(ctx context.Context, o Options) error {
 		server.GenericAPIServer.AddPostStartHookOrDie(name, inBackground(name, hook))
 	}
 	if err := server.GenericAPIServer.AddReadyzChecks(namespacesCheck(config.KubeAPIs.ControlPlane.VersionedInformers)); err != nil {
+		return err
+	}
+	builtIn, ok := server.GenericAPIServer.NextDelegate().(*genericapiserver.GenericAPIServer)
+	if !ok {
+		return fmt.Errorf("the aggregator delegates to %T, not to an API server", server.GenericAPIServer.NextDelegate())
+	}
+	if err := serveOpenAPI(builtIn, kube); err != nil {
 		return err
 	}
 	server.GenericAPIServer.Handler.NonGoRestfulMux.Handle(AuditPath, auditHandler{o.AuditDir})

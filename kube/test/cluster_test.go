@@ -41,6 +41,7 @@ func TestPlaneServes(t *testing.T) {
 		"the serving certificate names its hosts":                       (*plane).hosts,
 		"only health is open to anyone":                                 (*plane).anonymous,
 		"kubectl works under both names":                                (*plane).kubectl,
+		"OpenAPI documents are served":                                  (*plane).openAPI,
 		"a kubelet joins by a token and serves logs":                    (*plane).kubelet,
 	} {
 		t.Run(name, func(t *testing.T) {
