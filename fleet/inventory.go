@@ -300,8 +300,7 @@ func (inv *inventory) isConnected(mc cluster.ManagementClusterID, now time.Time)
 	if !known || m.removed {
 		return false
 	}
-	state := m.withStateAt(now, m.reportMovedAt).State
-	return state != api.Lost && state != api.Unheard
+	return m.withStateAt(now, m.reportMovedAt).isConnected()
 }
 
 // addInPlace reserves amounts for one more placement, and changes the map of the amounts. The caller owns the map.

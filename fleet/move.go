@@ -285,8 +285,7 @@ func (f *Fleet) isConnected(ctx context.Context, tx *store.Tx, id cluster.Manage
 	if err != nil {
 		return false, err
 	}
-	state := f.host(d, time.Now()).State
-	return state != api.Lost && state != api.Unheard, nil
+	return f.host(d, time.Now()).isConnected(), nil
 }
 
 // readPlacement reads the placement of a cluster; the error has status 409 when there is none.
@@ -344,13 +343,13 @@ func (f *Fleet) chooseTarget(ctx context.Context, owner store.Document, p placem
 	isSource := func(m ManagementCluster) bool { return m.ID == p.ManagementClusterID }
 	others := slices.DeleteFunc(slices.Clone(hosts), isSource)
 	for _, m := range hosts {
-		switch isLost := m.State == api.Lost || m.State == api.Unheard; {
+		switch isConnected := m.isConnected(); {
 		case !isSource(m):
-		case isLost && o.Step == api.Start:
+		case !isConnected && o.Step == api.Start:
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
 				"%s is not connected and cannot hand over the plane; recover it: atoll cluster move %s --recover", m.Name,
 				p.ClusterID)
-		case !isLost && o.Step == api.Recover:
+		case isConnected && o.Step == api.Recover:
 			return target, demand, rest.Errorf(http.StatusConflict, codeState,
 				"%s is connected and may run the plane; move Cluster %s without --recover, or stop the machine of %s first",
 				m.Name, p.ClusterID, m.Name)

@@ -105,6 +105,10 @@ func (r decodedMC) withStateAt(now, reportChanged time.Time) ManagementCluster {
 	return m
 }
 
+// isConnected reports whether the agent was connected at the time of the management cluster's state, by a report that
+// was not too old.
+func (m ManagementCluster) isConnected() bool { return m.State != api.Lost && m.State != api.Unheard }
+
 // reportsConnected reports whether the agent is connected by the last report, of any age.
 func (r decodedMC) reportsConnected() bool {
 	state, _ := stateOf(api.Ready, r.presence, 0)
