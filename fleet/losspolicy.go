@@ -208,7 +208,7 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 				return false
 			}
 			examined++
-			err := f.recoverCluster(ctx, id, mc)
+			began, err := f.recoverCluster(ctx, id, mc)
 			switch {
 			case store.IsTransient(err) || ctx.Err() != nil:
 				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another
@@ -220,7 +220,10 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 					slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)), slog.Any("error", err))
 				continue
 			}
-			free--
+			free-- // also when another process began the recovery
+			if !began {
+				continue
+			}
 			f.metrics.recovered.Inc()
 			f.log.LogAttrs(ctx, slog.LevelWarn, "fleet recovers a cluster of a lost management cluster",
 				slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)))
@@ -232,27 +235,30 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 // recoveryNamespace is the namespace of the version 5 UUIDs of the policy's orders.
 var recoveryNamespace = uuid.MustParse("b4e7a3f8-0d2c-5b7e-9c56-2d7f2b0a4e19")
 
-// recoverCluster starts the recovery of a cluster that has a backup. The error says why it cannot.
-func (f *Fleet) recoverCluster(ctx context.Context, id cluster.ID, mc cluster.ManagementClusterID) error {
+// recoverCluster starts the recovery of a cluster that has a backup and is placed on mc. The error says why it cannot.
+// Without an error, began is false when another process has begun the same recovery, or when the cluster is not placed
+// on mc any more.
+func (f *Fleet) recoverCluster(ctx context.Context, id cluster.ID, mc cluster.ManagementClusterID) (began bool,
+	err error) {
 	owner, err := f.store.Get(ctx, kindCluster, string(id))
 	if err != nil {
-		return fmt.Errorf("reading Cluster %s: %w", id, err)
+		return false, fmt.Errorf("reading Cluster %s: %w", id, err)
 	}
 	reports, err := reportsOf(owner)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if reports.HostedCluster().BackupReport().From == "" {
-		return fmt.Errorf("Cluster %s has no backup", id)
+		return false, fmt.Errorf("Cluster %s has no backup", id)
 	}
 	d, p, err := f.readPlacement(ctx, id)
 	if err != nil {
-		return err
+		return false, err
 	}
 	if p.ManagementClusterID != mc {
-		return nil // another process was first
+		return false, nil
 	}
 	order := uuid.NewSHA1(recoveryNamespace, fmt.Appendf(nil, "%s/%d", id, d.Version)).String()
-	_, err = f.startMove(ctx, id, api.MoveOrder{ID: order, Step: api.Recover})
-	return err
+	_, began, err = f.startMove(ctx, id, api.MoveOrder{ID: order, Step: api.Recover})
+	return began, err
 }

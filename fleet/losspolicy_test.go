@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"pgregory.net/rapid"
 
 	api "atoll.dev/api/fleet"
@@ -202,6 +203,8 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 	pass(now.Add(after + 20*time.Second))
 	checkEqual(t, "recoveries after four have ended", count(api.Recovering), 2)
 	checkEqual(t, "planes on their new management cluster", count(api.Ending), maxRecoveries)
+	began := testutil.ToFloat64(b.fleet.metrics.recovered) + testutil.ToFloat64(other.fleet.metrics.recovered)
+	checkEqual(t, "recoveries that the two processes count", began, 6)
 
 	b.reportConnected(string(one))
 	see("its end", func(inv *inventory) bool { return !inv.lost[one] })

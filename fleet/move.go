@@ -182,7 +182,7 @@ func (h *handlers) move(w http.ResponseWriter, r *http.Request) error {
 	var d store.Document
 	var err error
 	if o.Step == api.Start || o.Step == api.Recover {
-		d, err = h.f.startMove(ctx, id, o)
+		d, _, err = h.f.startMove(ctx, id, o)
 	} else {
 		d, err = h.f.advanceMove(ctx, id, o)
 	}
@@ -194,47 +194,49 @@ func (h *handlers) move(w http.ResponseWriter, r *http.Request) error {
 
 // startMove reserves room for a placed cluster on another management cluster and starts its move or its recovery
 // there, in one transaction. It chooses again when others took the room. The same order returns the placement
-// unchanged.
-func (f *Fleet) startMove(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, err error) {
+// unchanged, and began is false.
+func (f *Fleet) startMove(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, began bool,
+	err error) {
 	if o.ID == "" {
 		o.ID = uuid.NewString()
 	}
 	for range placeAttempts {
-		d, err = f.startMoveOnce(ctx, id, o)
+		d, began, err = f.startMoveOnce(ctx, id, o)
 		if !errors.Is(err, errChoiceStale) {
-			return d, err
+			return d, began, err
 		}
 	}
 	e := rest.Errorf(http.StatusServiceUnavailable, codeState,
 		"Cluster %s was not moved: others took the room %d times; try again", id, placeAttempts)
 	e.RetryAfter = time.Second
-	return d, e
+	return d, false, e
 }
 
 // startMoveOnce is one attempt of startMove. The error is errChoiceStale when the target has no room any more, or when
 // the placement's management cluster or size has changed since the choice.
-func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, err error) {
+func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrder) (d store.Document, began bool,
+	err error) {
 	owner, err := f.store.Get(ctx, kindCluster, string(id))
 	if errors.Is(err, store.ErrNotFound) {
-		return d, noCluster(id)
+		return d, false, noCluster(id)
 	} else if err != nil {
-		return d, err
+		return d, false, err
 	}
 	d, p, err := f.readPlacement(ctx, id)
 	if err != nil {
-		return d, err
+		return d, false, err
 	}
 	isSame, err := p.checkMove(owner, o)
 	if isSame || err != nil {
-		return d, err
+		return d, false, err
 	}
 	target, demand, err := f.chooseTarget(ctx, owner, p, o)
 	if err != nil {
-		return d, err
+		return d, false, err
 	}
 	end, err := f.store.WaitTurn(ctx, kindMC, string(target.ID))
 	if err != nil {
-		return d, err
+		return d, false, err
 	}
 	defer end()
 	err = f.store.Tx(ctx, func(tx *store.Tx) error {
@@ -250,7 +252,7 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 			return err
 		}
 		isSame, err := fresh.checkMove(owner, o)
-		if isSame || err != nil {
+		if began = !isSame; isSame || err != nil {
 			return err
 		}
 		if fresh.ManagementClusterID != p.ManagementClusterID || fresh.Size != p.Size {
@@ -272,7 +274,8 @@ func (f *Fleet) startMoveOnce(ctx context.Context, id cluster.ID, o api.MoveOrde
 		d, err = f.writeMove(ctx, tx, next, o.Step, now)
 		return err
 	})
-	return f.applyPlacement(d, err)
+	d, err = f.applyPlacement(d, err)
+	return d, began && err == nil, err
 }
 
 // isConnected reports whether the agent of a management cluster is connected; false when there is no such management
