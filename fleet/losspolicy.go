@@ -3,6 +3,7 @@ package fleet
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -13,6 +14,7 @@ import (
 
 	api "atoll.dev/api/fleet"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/rest"
 	"atoll.dev/store"
 )
 
@@ -31,7 +33,8 @@ const (
 	// slowRecovery is how long a recovery counts as running. A plane that takes longer, such as one whose backup cannot
 	// be read, does not stop those after it.
 	slowRecovery = 10 * time.Minute
-	// retryRecovery is how long the policy leaves a cluster alone that cannot be recovered, such as one without a backup.
+	// retryRecovery is how long the policy leaves a cluster alone that cannot be recovered and will not be soon, such as
+	// one without a backup.
 	retryRecovery = 5 * time.Minute
 	// maxLossesExamined bounds the clusters that one pass of the policy reads.
 	maxLossesExamined = 100
@@ -214,7 +217,9 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another
 				return false
 			case err != nil:
-				p.retryAt[id] = now.Add(retryRecovery)
+				if !mayPassSoon(err) {
+					p.retryAt[id] = now.Add(retryRecovery)
+				}
 				f.log.LogAttrs(ctx, slog.LevelWarn,
 					"fleet cannot recover a cluster of a lost management cluster; it tries again",
 					slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)), slog.Any("error", err))
@@ -230,6 +235,15 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 		}
 	}
 	return false
+}
+
+// mayPassSoon reports whether the next pass of the policy tries to recover a cluster again after an error of
+// recoverCluster. That is so when other placements and moves took the room on each target before the recovery: the
+// error then has a time for the next attempt. After other errors the cluster waits for retryRecovery: it has no backup,
+// it is being deleted, another move of it is under way, no management cluster has room, or a document cannot be read.
+func mayPassSoon(err error) bool {
+	e, ok := errors.AsType[*rest.Error](err)
+	return ok && e.RetryAfter > 0
 }
 
 // recoveryNamespace is the namespace of the version 5 UUIDs of the policy's orders.

@@ -1,6 +1,7 @@
 package fleet
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -213,4 +214,68 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 	if b.place(ids[0]).Move != nil {
 		t.Fatal("a cluster of a connected management cluster is recovered")
 	}
+}
+
+// Clusters that lose the race for room are tried again in the next pass. One without a backup, or without room
+// anywhere, is left alone for a time.
+func TestI9ARecoveryThatLostARaceForRoomIsTriedAgainSoon(t *testing.T) {
+	b := start(t)
+	one := cluster.ManagementClusterID(b.mc("one", `{"capacity":{"planes":10}}`, nil))
+	ids := []string{b.cluster("a", `{}`), b.cluster("b", `{}`)}
+	without := b.cluster("without", `{}`)
+	for _, id := range append(ids, without) {
+		b.place(id)
+	}
+	for _, id := range ids {
+		b.reportPlane(id, "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
+	}
+	two := b.mc("two", `{"capacity":{"planes":0}}`, nil)
+	b.reportLost(string(one))
+	see := func(what string, holds func(inv *inventory) bool) {
+		t.Helper()
+		b.eventually("fleet sees "+what, func() (is bool) {
+			b.fleet.shared.use(func(inv *inventory) { is = holds(inv) })
+			return is
+		})
+	}
+	capacity := func(inv *inventory) Amounts { return inv.mcs[cluster.ManagementClusterID(two)].m.Capacity }
+	see("the loss, the target and the placements", func(inv *inventory) bool {
+		on, _ := inv.recoverable([]cluster.ManagementClusterID{one})
+		return inv.lost[one] && capacity(inv) != nil && len(on[one]) == 3
+	})
+	p, now := newLossPolicy(time.Minute), time.Now()
+	pass := func(at time.Time) (recovered, waiting int) {
+		b.fleet.recoverLost(t.Context(), p, at)
+		for _, id := range ids {
+			if _, waits := p.retryAt[cluster.ID(id)]; waits {
+				waiting++
+			}
+			if m := b.place(id).Move; m != nil && m.Phase == api.Recovering {
+				recovered++
+			}
+		}
+		return recovered, waiting
+	}
+	pass(now)
+	// Only the copy in memory has room. So the transaction refuses each choice, as when others take the room each time.
+	b.fleet.shared.use(func(inv *inventory) {
+		m := inv.mcs[cluster.ManagementClusterID(two)]
+		m.m.Capacity = Amounts{"planes": 5}
+		inv.mcs[cluster.ManagementClusterID(two)] = m
+	})
+	now = now.Add(time.Minute)
+	recovered, waiting := pass(now)
+	checkEqual(t, "recovered clusters while others take the room", recovered, 0)
+	checkEqual(t, "clusters that the next pass leaves alone", waiting, 0)
+	checkEqual(t, "the next attempt without a backup", p.retryAt[cluster.ID(without)], now.Add(retryRecovery))
+
+	enlarged := json.RawMessage(`{"spec":{"capacity":{"planes":1}}}`)
+	if _, err := b.Merge(t.Context(), mcsPath, two, enlarged, ""); err != nil {
+		t.Fatal(err)
+	}
+	see("the new capacity", func(inv *inventory) bool { return capacity(inv)["planes"] == 1 })
+	now = now.Add(checkLossesEvery)
+	recovered, waiting = pass(now)
+	checkEqual(t, "recovered clusters with room for one", recovered, 1)
+	checkEqual(t, "clusters without room, which the next pass leaves alone", waiting, 1)
 }
