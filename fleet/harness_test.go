@@ -61,8 +61,10 @@ func startOn(t testing.TB, dsn string, o Options) *testRegion {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.Store, o.Feed, o.Metrics, o.Logger = db.Store, db.Feed, prometheus.NewRegistry(),
-		slog.New(slog.NewTextHandler(t.Output(), nil))
+	o.Store, o.Feed, o.Metrics = db.Store, db.Feed, prometheus.NewRegistry()
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.NewTextHandler(t.Output(), nil))
+	}
 	f, err := New(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -36,6 +36,8 @@ const (
 	// retryRecovery is how long the policy leaves a cluster alone that cannot be recovered and will not be soon, such as
 	// one without a backup.
 	retryRecovery = 5 * time.Minute
+	// warnSuspicionEvery is how often a process logs that the policy recovers nothing, while that stays so.
+	warnSuspicionEvery = 10 * time.Minute
 	// maxLossesExamined bounds the clusters that one pass of the policy reads.
 	maxLossesExamined = 100
 )
@@ -46,7 +48,16 @@ type agentView struct {
 	isReady     bool // it is declared Ready: neither cordoned nor drained, and usable
 	isConnected bool // by a report that is not too old
 	isLost      bool // its last report says that the agent is lost
+	isEmpty     bool // no placement has or reserves room there
 }
+
+// suspicion is the reason why the region itself may be cut off from its management clusters; "": it is not.
+type suspicion string
+
+const (
+	noneConnected suspicion = "no management cluster is connected"
+	tooManySilent suspicion = "more than one and more than a quarter of the Ready management clusters are not connected"
+)
 
 // lossPolicy decides which management clusters are given up. It has the memory of one process: times are of its own
 // clock, and a process that starts waits for the whole time again. It does no I/O, and is not safe for concurrent use.
@@ -55,6 +66,7 @@ type lossPolicy struct {
 	lostSince map[cluster.ManagementClusterID]time.Time
 	running   map[cluster.ID]time.Time // recoveries that run, and when this process first saw each
 	retryAt   map[cluster.ID]time.Time // clusters that could not be recovered
+	warnedAt  time.Time                // when this process last logged a suspicion; zero: never
 }
 
 func newLossPolicy(after time.Duration) *lossPolicy {
@@ -65,17 +77,18 @@ func newLossPolicy(after time.Duration) *lossPolicy {
 // due returns the management clusters that are given up at now, the one that was lost first comes first. These were
 // declared Ready and reported as lost at each call for the time of the policy.
 //
-// A region that is cut off itself sees its management clusters as lost. So all times begin again, and isSuspect is
-// true, when no agent is connected, or when more than a quarter of the Ready management clusters, and more than one,
-// are not connected.
-func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, isSuspect bool) {
+// A region that is cut off itself sees its management clusters as lost. So all times begin again, and why says so, when
+// no agent is connected, or when more than a quarter of the Ready management clusters, and more than one, are not
+// connected. A management cluster that is not connected and is empty is not counted: it may have been given up before,
+// and has nothing to recover.
+func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, why suspicion) {
 	connected, ready, silent := 0, 0, 0
 	since := map[cluster.ManagementClusterID]time.Time{}
 	for _, m := range all {
 		if m.isConnected {
 			connected++
 		}
-		if !m.isReady {
+		if !m.isReady || m.isEmpty && !m.isConnected {
 			continue
 		}
 		ready++
@@ -92,9 +105,16 @@ func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.Managem
 		}
 		since[m.id] = first
 	}
-	if silent > 0 && (connected == 0 || silent > max(1, ready/4)) {
+	switch {
+	case silent == 0:
+	case connected == 0:
+		why = noneConnected
+	case silent > max(1, ready/4):
+		why = tooManySilent
+	}
+	if why != "" {
 		clear(p.lostSince)
-		return nil, true
+		return nil, why
 	}
 	p.lostSince = since
 	for id, first := range since {
@@ -105,7 +125,17 @@ func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.Managem
 	slices.SortFunc(lost, func(a, b cluster.ManagementClusterID) int {
 		return cmp.Or(since[a].Compare(since[b]), cmp.Compare(a, b))
 	})
-	return lost, false
+	return lost, ""
+}
+
+// mustWarn reports whether the process logs a suspicion at now, and records that it does: the first one, and later ones
+// warnSuspicionEvery after the one before.
+func (p *lossPolicy) mustWarn(why suspicion, now time.Time) bool {
+	if why == "" || !p.warnedAt.IsZero() && now.Sub(p.warnedAt) < warnSuspicionEvery {
+		return false
+	}
+	p.warnedAt = now
+	return true
 }
 
 // free returns how many more recoveries may begin beside those that run. It forgets recoveries that have ended, and
@@ -143,7 +173,7 @@ func (inv *inventory) agents(now time.Time) (all []agentView) {
 			continue
 		}
 		all = append(all, agentView{id: id, isReady: m.m.Unusable == "" && cmp.Or(m.declared, api.Ready) == api.Ready,
-			isConnected: inv.isConnected(id, now), isLost: inv.lost[id]})
+			isConnected: inv.isConnected(id, now), isLost: inv.lost[id], isEmpty: inv.sums[id].placements == 0})
 	}
 	return all
 }
@@ -173,7 +203,7 @@ func (f *Fleet) watchLosses(ctx context.Context) {
 	if f.opts.RecoverLostAfter <= 0 {
 		return
 	}
-	p, wasSuspect := newLossPolicy(f.opts.RecoverLostAfter), false
+	p := newLossPolicy(f.opts.RecoverLostAfter)
 	tick := time.NewTicker(checkLossesEvery)
 	defer tick.Stop()
 	for {
@@ -182,23 +212,29 @@ func (f *Fleet) watchLosses(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		isSuspect := f.recoverLost(ctx, p, time.Now())
-		if isSuspect && !wasSuspect {
-			f.log.LogAttrs(ctx, slog.LevelWarn, "too many management clusters are not connected; fleet gives none up")
-		}
-		wasSuspect = isSuspect
+		f.recoverLost(ctx, p, time.Now())
 	}
 }
 
 // recoverLost is one pass of the policy at now. It begins recoveries of clusters of the management clusters that are
 // given up, those of the one that was lost first before the others', while fewer than maxRecoveries run. Several
-// processes may do so: the order's id is the same in each.
-func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (isSuspect bool) {
+// processes may do so: the order's id is the same in each. While the region itself may be cut off, it recovers nothing
+// and shows that to the operator.
+func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 	var agents []agentView
 	f.shared.use(func(inv *inventory) { agents = inv.agents(now) })
-	lost, isSuspect := p.due(agents, now)
+	lost, why := p.due(agents, now)
+	paused := 0.0
+	if why != "" {
+		paused = 1
+	}
+	f.metrics.paused.Set(paused)
+	if p.mustWarn(why, now) {
+		f.log.LogAttrs(ctx, slog.LevelWarn, "the region itself may be cut off; fleet recovers no lost management cluster",
+			slog.String("reason", string(why)))
+	}
 	if len(lost) == 0 {
-		return isSuspect
+		return
 	}
 	var on map[cluster.ManagementClusterID][]cluster.ID
 	var running []cluster.ID
@@ -208,14 +244,14 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 	for _, mc := range lost {
 		for _, id := range p.ready(on[mc], now) {
 			if free == 0 || examined == maxLossesExamined || ctx.Err() != nil {
-				return false
+				return
 			}
 			examined++
 			began, err := f.recoverCluster(ctx, id, mc)
 			switch {
 			case store.IsTransient(err) || ctx.Err() != nil:
 				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another
-				return false
+				return
 			case err != nil:
 				if !mayPassSoon(err) {
 					p.retryAt[id] = now.Add(retryRecovery)
@@ -234,7 +270,6 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) (
 				slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)))
 		}
 	}
-	return false
 }
 
 // mayPassSoon reports whether the next pass of the policy tries to recover a cluster again after an error of

@@ -3,8 +3,11 @@ package fleet
 import (
 	"encoding/json"
 	"fmt"
+	"io"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,12 +20,12 @@ import (
 )
 
 // viewsOf returns the management clusters of a text such as "a+ b- c? (d-)": connected, reported as lost, and without a
-// report that is young enough. In parentheses it is cordoned.
+// report that is young enough. In parentheses it is cordoned, and "b-0" is empty.
 func viewsOf(text string) (all []agentView) {
 	for _, word := range strings.Fields(text) {
 		inner := strings.Trim(word, "()")
 		all = append(all, agentView{id: cluster.ManagementClusterID(inner[:1]), isReady: inner == word,
-			isConnected: inner[1] == '+', isLost: inner[1] == '-'})
+			isConnected: inner[1] == '+', isLost: inner[1] == '-', isEmpty: strings.HasSuffix(inner, "0")})
 	}
 	return all
 }
@@ -41,17 +44,24 @@ func TestI9WhichManagementClustersAreGivenUp(t *testing.T) {
 		{"cordoned ones show that the region is connected", "(a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b-", "b"},
 		{"without a young report", "a+ b? | a+ b? | a+ b? | a+ b? | a+ b? | a+ b?", ""},
 		{"Maestro is away", "a+ b- c+ | a? b? c? | a? b? c? | a? b? c? | a? b? c? | a? b? c?", "suspect"},
+		{"two were given up before", "a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | " +
+			"a+ b-0 c-0 d-", "d"},
+		{"only empty ones are lost", "a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0", ""},
+		{"only empty ones exist", "a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0", ""},
+		{"an empty one shows that the region is connected", "a+0 b- | a+0 b- | a+0 b- | a+0 b- | a+0 b- | a+0 b-", "b"},
+		{"empty ones that are lost do not make two a quarter", "a+ b- c- d-0 e-0 f-0 g-0 h-0 | " +
+			"a+ b- c- d-0 e-0 f-0 g-0 h-0", "suspect"},
 		{"the first comes first", "a+ b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | " +
 			"a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+", "b a"},
 	} {
 		p, now := newLossPolicy(5*time.Minute), time.Now()
 		var lost []cluster.ManagementClusterID
-		isSuspect := false
+		why := suspicion("")
 		for i, step := range strings.Split(c.steps, " | ") {
-			lost, isSuspect = p.due(viewsOf(step), now.Add(time.Duration(i)*time.Minute))
+			lost, why = p.due(viewsOf(step), now.Add(time.Duration(i)*time.Minute))
 		}
 		got := strings.Trim(fmt.Sprint(lost), "[]")
-		if isSuspect {
+		if why != "" {
 			got += "suspect"
 		}
 		checkEqual(t, c.name, got, c.want)
@@ -59,7 +69,7 @@ func TestI9WhichManagementClustersAreGivenUp(t *testing.T) {
 }
 
 // Whatever happened: a management cluster that is given up was Ready and reported as lost in each view of the whole
-// time, and in each of these views another was connected and few were not.
+// time, and not empty, and in each of these views another was connected and few were not.
 func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 	const after = 5 * time.Minute
 	type view struct {
@@ -74,7 +84,8 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 			now = now.Add(time.Duration(rapid.IntRange(1, 200).Draw(t, "seconds")) * time.Second)
 			v := view{at: now}
 			for i := range n {
-				m := agentView{id: cluster.ManagementClusterID(fmt.Sprint(i)), isReady: true, isConnected: true}
+				m := agentView{id: cluster.ManagementClusterID(fmt.Sprint(i)), isReady: true, isConnected: true,
+					isEmpty: rapid.IntRange(0, 3).Draw(t, "empty") == 0}
 				if len(views) > 0 && rapid.IntRange(0, 9).Draw(t, "stays") > 0 {
 					m = views[len(views)-1].all[i]
 				} else if rapid.IntRange(0, 3).Draw(t, "lost") == 0 {
@@ -93,14 +104,14 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 						if m.isConnected {
 							connected++
 						}
-						if m.isReady {
+						if m.isReady && (m.isConnected || !m.isEmpty) {
 							ready++
 							if !m.isConnected {
 								silent++
 							}
 						}
-						if m.id == id && (!m.isReady || !m.isLost) {
-							t.Fatalf("%s is given up at %s and was not lost at %s", id, now, v.at)
+						if m.id == id && (!m.isReady || !m.isLost || m.isEmpty) {
+							t.Fatalf("%s is given up at %s, and at %s it was not lost, or empty", id, now, v.at)
 						}
 					}
 					if connected == 0 || silent > 1 && silent > ready/4 {
@@ -163,11 +174,15 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 	mine, others := newLossPolicy(after), newLossPolicy(after)
 	pass := func(at time.Time) {
 		t.Helper()
-		done := make(chan bool)
-		go func() { done <- other.fleet.recoverLost(t.Context(), others, at) }()
-		isSuspect := b.fleet.recoverLost(t.Context(), mine, at)
-		if <-done || isSuspect {
-			t.Fatal("the policy suspects the region")
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			other.fleet.recoverLost(t.Context(), others, at)
+		}()
+		b.fleet.recoverLost(t.Context(), mine, at)
+		<-done
+		for _, r := range []*testRegion{b, other} {
+			checkEqual(t, "the gauge of paused recoveries", testutil.ToFloat64(r.fleet.metrics.paused), 0)
 		}
 	}
 	count := func(phase api.MovePhase) (n int) {
@@ -214,6 +229,66 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 	if b.place(ids[0]).Move != nil {
 		t.Fatal("a cluster of a connected management cluster is recovered")
 	}
+}
+
+// lockedBuffer is a log that a test reads while others write it.
+type lockedBuffer struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.text.String()
+}
+
+// Two management clusters are lost and empty. The policy recovers the cluster of a third. Then the last one is lost,
+// too: the policy says every ten minutes that it recovers nothing.
+func TestI9EmptiedManagementClustersDoNotStopThePolicy(t *testing.T) {
+	log := &lockedBuffer{}
+	logger := slog.New(slog.NewTextHandler(io.MultiWriter(log, t.Output()), nil))
+	b := startOn(t, pgtest.DSN(t), Options{Logger: logger})
+	third := b.mc("third", `{"capacity":{"planes":10}}`, nil)
+	id := b.cluster("shop", `{}`)
+	b.place(id)
+	b.reportPlane(id, "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
+	first, second := b.mc("first", `{}`, nil), b.mc("second", `{}`, nil)
+	last := b.mc("last", `{"capacity":{"planes":1}}`, nil)
+	for _, mc := range []string{first, second, third} {
+		b.reportLost(mc)
+	}
+	b.eventually("fleet sees the placement", func() (is bool) {
+		b.fleet.shared.use(func(inv *inventory) {
+			on, _ := inv.recoverable([]cluster.ManagementClusterID{cluster.ManagementClusterID(third)})
+			is = len(on) == 1
+		})
+		return is
+	})
+	p, now := newLossPolicy(time.Minute), time.Now()
+	for range 2 {
+		b.fleet.recoverLost(t.Context(), p, now)
+		now = now.Add(time.Minute)
+	}
+	m := b.place(id).Move
+	if m == nil || m.Phase != api.Recovering {
+		t.Fatalf("the cluster has the move %+v, want its recovery", m)
+	}
+	checkEqual(t, "the gauge while one is connected", testutil.ToFloat64(b.fleet.metrics.paused), 0)
+	checkEqual(t, "warnings while one is connected", strings.Count(log.String(), string(noneConnected)), 0)
+
+	b.reportLost(last)
+	for at := now; at.Before(now.Add(2*warnSuspicionEvery + time.Second)); at = at.Add(checkLossesEvery) {
+		b.fleet.recoverLost(t.Context(), p, at)
+	}
+	checkEqual(t, "the gauge while none is connected", testutil.ToFloat64(b.fleet.metrics.paused), 1)
+	checkEqual(t, "warnings in 20 minutes", strings.Count(log.String(), string(noneConnected)), 3)
 }
 
 // Clusters that lose the race for room are tried again in the next pass. One without a backup, or without room

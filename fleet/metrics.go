@@ -16,6 +16,7 @@ type metrics struct {
 	requested prometheus.Counter
 	corrected prometheus.Counter
 	recovered prometheus.Counter
+	paused    prometheus.Gauge
 	waiting   prometheus.Gauge
 	capacity  *prometheus.GaugeVec
 	reserved  *prometheus.GaugeVec
@@ -33,6 +34,8 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}),
 		recovered: prometheus.NewCounter(prometheus.CounterOpts{Name: "atoll_fleet_recoveries_total",
 			Help: "Recoveries of clusters that the policy for lost management clusters began."}),
+		paused: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_fleet_recoveries_paused",
+			Help: "1 while the policy for lost management clusters pauses: the region itself may be cut off."}),
 		waiting: prometheus.NewGauge(prometheus.GaugeOpts{Name: "atoll_fleet_waiting",
 			Help: "Clusters that wait for room."}),
 		capacity: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: "atoll_fleet_capacity",
@@ -43,7 +46,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 		}, []string{"management_cluster", "resource"}),
 	}
 	if reg != nil {
-		reg.MustRegister(m.decisions, m.requested, m.corrected, m.recovered, m.waiting, m.capacity, m.reserved)
+		reg.MustRegister(m.decisions, m.requested, m.corrected, m.recovered, m.paused, m.waiting, m.capacity, m.reserved)
 	}
 	return m
 }
