@@ -18,27 +18,36 @@ import (
 	"atoll.dev/store"
 )
 
-// The policy for lost management clusters (decision 178) recovers the clusters of a management cluster whose agent has
-// been lost for Options.RecoverLostAfter, as "atoll mc lost" does.
+// The policy for lost management clusters (decision 178) is off unless Options.RecoverLostAfter is set. A management
+// cluster is lost while Maestro reports that its agent is not connected. When it has been lost for that time, the
+// policy gives it up: it recovers each of its clusters on another management cluster from the cluster's backup, as
+// "atoll mc lost" does. Giving up is no state and is written nowhere: when the agent is connected again, the policy
+// stops, the clusters that were not recovered stay, and the management cluster gets new ones.
+//
+// Each process of the lifecycle manager applies the policy. giveUp and the other methods of lossPolicy decide;
+// recoverLost does what they decided.
 
 const (
 	// MinRecoverLostAfter is the smallest RecoverLostAfter other than 0. Maestro reports an agent as lost after about a
 	// minute, and a machine that restarts is back after a few.
 	MinRecoverLostAfter = 5 * time.Minute
 
-	// checkLossesEvery is how often fleet applies the policy.
+	// checkLossesEvery is how often a process applies the policy.
 	checkLossesEvery = 5 * time.Second
-	// maxRecoveries is how many recoveries of the policy a process lets run at once.
+	// maxRecoveries is how many recoveries may run in the region at once. The policy begins no further one while so
+	// many run, whoever began them: this process, another one, or an operator. It limits the policy only: operators
+	// may begin more, and two processes that begin some in the same moment may exceed it.
 	maxRecoveries = 4
-	// slowRecovery is how long a recovery counts as running. A plane that takes longer, such as one whose backup cannot
-	// be read, does not stop those after it.
+	// slowRecovery is how long a recovery, whoever began it, counts towards maxRecoveries, from when this process
+	// first saw it. So four planes that never start, such as those with damaged backups, do not stop the policy for
+	// all others.
 	slowRecovery = 10 * time.Minute
-	// retryRecovery is how long the policy leaves a cluster alone that cannot be recovered and will not be soon, such as
-	// one without a backup.
+	// retryRecovery is how long the policy leaves a cluster alone whose recovery could not begin, for a reason that
+	// will not pass soon, such as that it has no backup.
 	retryRecovery = 5 * time.Minute
-	// warnSuspicionEvery is how often a process logs that the policy recovers nothing, while that stays so.
+	// warnSuspicionEvery is how often a process logs that the policy pauses, while it does.
 	warnSuspicionEvery = 10 * time.Minute
-	// maxLossesExamined bounds the clusters that one pass of the policy reads.
+	// maxLossesExamined is how many clusters one pass of the policy reads from the database.
 	maxLossesExamined = 100
 )
 
@@ -51,7 +60,8 @@ type agentView struct {
 	isEmpty     bool // no placement has or reserves room there
 }
 
-// suspicion is the reason why the region itself may be cut off from its management clusters; "": it is not.
+// suspicion is the reason why the region itself may be cut off from its management clusters. Then the policy pauses.
+// "": there is none.
 type suspicion string
 
 const (
@@ -59,29 +69,30 @@ const (
 	tooManySilent suspicion = "more than one and more than a quarter of the Ready management clusters are not connected"
 )
 
-// lossPolicy decides which management clusters are given up. It has the memory of one process: times are of its own
-// clock, and a process that starts waits for the whole time again. It does no I/O, and is not safe for concurrent use.
+// lossPolicy decides which management clusters are given up, and how many recoveries may begin. It has the memory of
+// one process: all times are of this process's clock, and after a restart a management cluster must be lost for the
+// whole time again. It does no I/O, and is not safe for concurrent use.
 type lossPolicy struct {
-	after     time.Duration
-	lostSince map[cluster.ManagementClusterID]time.Time
-	running   map[cluster.ID]time.Time // recoveries that run, and when this process first saw each
-	retryAt   map[cluster.ID]time.Time // clusters that could not be recovered
-	warnedAt  time.Time                // when this process last logged a suspicion; zero: never
+	after        time.Duration                             // Options.RecoverLostAfter
+	lostSince    map[cluster.ManagementClusterID]time.Time // when this process first saw the present loss
+	runningSince map[cluster.ID]time.Time                  // when this process first saw the recovery, which still runs
+	retryAt      map[cluster.ID]time.Time                  // when a recovery that could not begin is tried again
+	warnedAt     time.Time                                 // when this process last logged a suspicion; zero: never
 }
 
 func newLossPolicy(after time.Duration) *lossPolicy {
 	return &lossPolicy{after: after, lostSince: map[cluster.ManagementClusterID]time.Time{},
-		running: map[cluster.ID]time.Time{}, retryAt: map[cluster.ID]time.Time{}}
+		runningSince: map[cluster.ID]time.Time{}, retryAt: map[cluster.ID]time.Time{}}
 }
 
-// due returns the management clusters that are given up at now, the one that was lost first comes first. These were
-// declared Ready and reported as lost at each call for the time of the policy.
+// giveUp returns the management clusters that the policy gives up at now, in the order in which they were lost. Each
+// was declared Ready, not empty, and reported as lost at every call for the time of the policy.
 //
-// A region that is cut off itself sees its management clusters as lost. So all times begin again, and why says so, when
-// no agent is connected, or when more than a quarter of the Ready management clusters, and more than one, are not
-// connected. A management cluster that is not connected and is empty is not counted: it may have been given up before,
-// and has nothing to recover.
-func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, why suspicion) {
+// A region that is cut off itself sees all its management clusters as lost. So giveUp returns none, says why, and
+// begins all times again when no agent is connected, or when more than a quarter of the Ready management clusters,
+// and more than one, are not connected. It does not count a management cluster that is not connected and is empty:
+// that one may have been given up before, and has nothing to recover.
+func (p *lossPolicy) giveUp(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, why suspicion) {
 	connected, ready, silent := 0, 0, 0
 	since := map[cluster.ManagementClusterID]time.Time{}
 	for _, m := range all {
@@ -128,8 +139,8 @@ func (p *lossPolicy) due(all []agentView, now time.Time) (lost []cluster.Managem
 	return lost, ""
 }
 
-// mustWarn reports whether the process logs a suspicion at now, and records that it does: the first one, and later ones
-// warnSuspicionEvery after the one before.
+// mustWarn reports whether the process logs a suspicion at now, and records that it does. It is true for the first
+// suspicion, and then not again for warnSuspicionEvery.
 func (p *lossPolicy) mustWarn(why suspicion, now time.Time) bool {
 	if why == "" || !p.warnedAt.IsZero() && now.Sub(p.warnedAt) < warnSuspicionEvery {
 		return false
@@ -138,27 +149,26 @@ func (p *lossPolicy) mustWarn(why suspicion, now time.Time) bool {
 	return true
 }
 
-// free returns how many more recoveries may begin beside those that run. It forgets recoveries that have ended, and
-// does not count those that are slow.
-func (p *lossPolicy) free(running []cluster.ID, now time.Time) int {
-	seen := map[cluster.ID]time.Time{}
+// countStartable returns how many more recoveries the policy may begin at now, beside those of the clusters in running,
+// which are all that run in the region. It does not count recoveries that have run for slowRecovery.
+func (p *lossPolicy) countStartable(running []cluster.ID, now time.Time) int {
+	since := map[cluster.ID]time.Time{}
 	n := maxRecoveries
 	for _, id := range running {
-		first, known := p.running[id]
+		first, known := p.runningSince[id]
 		if !known {
 			first = now
 		}
-		if seen[id] = first; now.Sub(first) < slowRecovery {
+		if since[id] = first; now.Sub(first) < slowRecovery {
 			n--
 		}
 	}
-	p.running = seen
+	p.runningSince = since // without the recoveries that have ended
 	return max(0, n)
 }
 
-// ready returns the clusters that the policy does not leave alone at now, and forgets the others' times when they are
-// over.
-func (p *lossPolicy) ready(clusters []cluster.ID, now time.Time) (ids []cluster.ID) {
+// withoutBackoff returns the clusters whose recovery the policy may try at now: all but those whose retryAt is later.
+func (p *lossPolicy) withoutBackoff(clusters []cluster.ID, now time.Time) (ids []cluster.ID) {
 	maps.DeleteFunc(p.retryAt, func(_ cluster.ID, at time.Time) bool { return !now.Before(at) })
 	return slices.DeleteFunc(clusters, func(id cluster.ID) bool {
 		_, waits := p.retryAt[id]
@@ -166,7 +176,7 @@ func (p *lossPolicy) ready(clusters []cluster.ID, now time.Time) (ids []cluster.
 	})
 }
 
-// agents returns what the policy reads of the management clusters, in any order.
+// agents returns what the policy reads of all management clusters, in any order.
 func (inv *inventory) agents(now time.Time) (all []agentView) {
 	for id, m := range inv.mcs {
 		if m.removed {
@@ -178,8 +188,8 @@ func (inv *inventory) agents(now time.Time) (all []agentView) {
 	return all
 }
 
-// recoverable returns the clusters that are placed on one of mcs and do not move, in the order of their ids; and the
-// clusters of the region whose recovery runs.
+// recoverable returns two lists. on has the clusters that are placed on each of mcs and do not move, in the order of
+// their ids. running has the clusters, of the whole region and in any order, whose recovery runs, whoever began it.
 func (inv *inventory) recoverable(mcs []cluster.ManagementClusterID) (
 	on map[cluster.ManagementClusterID][]cluster.ID, running []cluster.ID) {
 	on = map[cluster.ManagementClusterID][]cluster.ID{}
@@ -217,13 +227,13 @@ func (f *Fleet) watchLosses(ctx context.Context) {
 }
 
 // recoverLost is one pass of the policy at now. It begins recoveries of clusters of the management clusters that are
-// given up, those of the one that was lost first before the others', while fewer than maxRecoveries run. Several
-// processes may do so: the order's id is the same in each. While the region itself may be cut off, it recovers nothing
-// and shows that to the operator.
+// given up, while fewer than maxRecoveries run: first those of the one that was lost first. Several processes may call
+// it at once, each with its own policy: recoverCluster orders the same in each. While the region itself may be cut off,
+// it recovers nothing, sets the gauge and warns.
 func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 	var agents []agentView
 	f.shared.use(func(inv *inventory) { agents = inv.agents(now) })
-	lost, why := p.due(agents, now)
+	lost, why := p.giveUp(agents, now)
 	paused := 0.0
 	if why != "" {
 		paused = 1
@@ -239,11 +249,11 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 	var on map[cluster.ManagementClusterID][]cluster.ID
 	var running []cluster.ID
 	f.shared.use(func(inv *inventory) { on, running = inv.recoverable(lost) })
-	free, examined := p.free(running, now), 0
+	startable, examined := p.countStartable(running, now), 0
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	for _, mc := range lost {
-		for _, id := range p.ready(on[mc], now) {
-			if free == 0 || examined == maxLossesExamined || ctx.Err() != nil {
+		for _, id := range p.withoutBackoff(on[mc], now) {
+			if startable == 0 || examined == maxLossesExamined || ctx.Err() != nil {
 				return
 			}
 			examined++
@@ -261,7 +271,7 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 					slog.String("cluster", string(id)), slog.String("management_cluster_id", string(mc)), slog.Any("error", err))
 				continue
 			}
-			free-- // also when another process began the recovery
+			startable-- // also when another process began the recovery
 			if !began {
 				continue
 			}
@@ -281,12 +291,14 @@ func mayPassSoon(err error) bool {
 	return ok && e.RetryAfter > 0
 }
 
-// recoveryNamespace is the namespace of the version 5 UUIDs of the policy's orders.
+// recoveryNamespace is the namespace of the version 5 UUIDs (hashes of a name) of the policy's orders. It never
+// changes: processes of two versions must give a recovery the same id.
 var recoveryNamespace = uuid.MustParse("b4e7a3f8-0d2c-5b7e-9c56-2d7f2b0a4e19")
 
-// recoverCluster starts the recovery of a cluster that has a backup and is placed on mc. The error says why it cannot.
-// Without an error, began is false when another process has begun the same recovery, or when the cluster is not placed
-// on mc any more.
+// recoverCluster begins the recovery of a cluster that has a backup and is placed on mc. The id of the order is a
+// hash of the cluster and of its placement's version. So when several processes call it, one of them begins the
+// recovery, and the others find it begun. The error says why the recovery cannot begin. Without an error, began is
+// false when another process has begun it, or when the cluster is not placed on mc any more.
 func (f *Fleet) recoverCluster(ctx context.Context, id cluster.ID, mc cluster.ManagementClusterID) (began bool,
 	err error) {
 	owner, err := f.store.Get(ctx, kindCluster, string(id))

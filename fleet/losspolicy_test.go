@@ -58,7 +58,7 @@ func TestI9WhichManagementClustersAreGivenUp(t *testing.T) {
 		var lost []cluster.ManagementClusterID
 		why := suspicion("")
 		for i, step := range strings.Split(c.steps, " | ") {
-			lost, why = p.due(viewsOf(step), now.Add(time.Duration(i)*time.Minute))
+			lost, why = p.giveUp(viewsOf(step), now.Add(time.Duration(i)*time.Minute))
 		}
 		got := strings.Trim(fmt.Sprint(lost), "[]")
 		if why != "" {
@@ -95,7 +95,7 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 				v.all = append(v.all, m)
 			}
 			views = append(views, v)
-			lost, _ := p.due(v.all, now)
+			lost, _ := p.giveUp(v.all, now)
 			for _, id := range lost {
 				covered := false
 				for _, v := range slices.Backward(views) {
@@ -132,11 +132,11 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 func TestASlowRecoveryDoesNotStopOthers(t *testing.T) {
 	p, now := newLossPolicy(time.Hour), time.Now()
 	four := []cluster.ID{"a", "b", "c", "d"}
-	checkEqual(t, "free beside three", p.free(four[:3], now), 1)
-	checkEqual(t, "free beside four", p.free(four, now.Add(time.Minute)), 0)
-	checkEqual(t, "free beside three slow ones", p.free(four, now.Add(slowRecovery)), 3)
-	checkEqual(t, "free in the end", p.free(nil, now.Add(slowRecovery)), 4)
-	checkEqual(t, "remembered recoveries", len(p.running), 0)
+	checkEqual(t, "free beside three", p.countStartable(four[:3], now), 1)
+	checkEqual(t, "free beside four", p.countStartable(four, now.Add(time.Minute)), 0)
+	checkEqual(t, "free beside three slow ones", p.countStartable(four, now.Add(slowRecovery)), 3)
+	checkEqual(t, "free in the end", p.countStartable(nil, now.Add(slowRecovery)), 4)
+	checkEqual(t, "remembered recoveries", len(p.runningSince), 0)
 }
 
 // Two processes apply the policy. The plane of each cluster with a backup is recovered once; a cluster without one
