@@ -44,7 +44,7 @@ type Options struct {
 	ForwardFor time.Duration
 
 	// RecoverLostAfter is how long the agent of a management cluster must be lost until fleet recovers its clusters on
-	// others from their backups; 0: never, an operator orders it. At least MinRecoverLostAfter.
+	// others from their backups; 0: never, an operator orders it. At least cluster.MinRecoverLostAfter.
 	RecoverLostAfter time.Duration
 
 	// Compare is how often fleet compares all placements with clusters and sums; default 1 h.
@@ -105,8 +105,8 @@ func New(ctx context.Context, o Options) (*Fleet, error) {
 	if o.Store == nil || o.Feed == nil {
 		return nil, errors.New("fleet: Options need Store and Feed")
 	}
-	if o.RecoverLostAfter != 0 && o.RecoverLostAfter < MinRecoverLostAfter {
-		return nil, fmt.Errorf("fleet: RecoverLostAfter is %s; the smallest is %s", o.RecoverLostAfter, MinRecoverLostAfter)
+	if err := cluster.CheckRecoverLostAfter(o.RecoverLostAfter); err != nil {
+		return nil, fmt.Errorf("fleet: RecoverLostAfter: %w", err)
 	}
 	if o.Plane == nil {
 		o.Plane = cluster.SmallPlane()

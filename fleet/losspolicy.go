@@ -28,10 +28,6 @@ import (
 // recoverLost does what they decided.
 
 const (
-	// MinRecoverLostAfter is the smallest RecoverLostAfter other than 0. Maestro reports an agent as lost after about a
-	// minute, and a machine that restarts is back after a few.
-	MinRecoverLostAfter = 5 * time.Minute
-
 	// checkLossesEvery is how often a process applies the policy.
 	checkLossesEvery = 5 * time.Second
 	// maxRecoveries is how many recoveries may run in the region at once. The policy begins no further one while so

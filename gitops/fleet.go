@@ -13,8 +13,11 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 
 	"golang.org/x/sync/errgroup"
+
+	"atoll.dev/cluster"
 )
 
 // Names of what a tree declares. Each is a DNS label.
@@ -225,6 +228,9 @@ func checkSettings(n *node, s Settings) error {
 	shown := s.Services.PlacementShownTo
 	check(shown == "operators" || shown == "customers", shown, "it must be operators or customers", "services",
 		"placementShownTo")
+	after, err := time.ParseDuration(s.Services.RecoverLostAfter)
+	check(err == nil && cluster.CheckRecoverLostAfter(after) == nil, s.Services.RecoverLostAfter,
+		"it must be a time such as 30m, at least 5m, or 0", "services", "recoverLostAfter")
 	check(tagForm.MatchString(s.Versions.Atoll), s.Versions.Atoll, "it must be the tag of an image", "versions", "atoll")
 	checkReleases := func(releases []string, path ...string) {
 		for i, r := range releases {

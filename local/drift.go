@@ -119,7 +119,7 @@ func (st State) settingValues(bin Binaries) values {
 	v := values{"region": st.Region, "environment": st.Environment, "services.traces": s.Traces,
 		"versions.atoll": s.Atoll, "values.adapter.baseDomain": s.BaseDomain,
 		"versions.releases":         strings.Join(selectReleases(s.Releases, bin.releases()), ", "),
-		"services.placementShownTo": s.PlacementShownTo}
+		"services.placementShownTo": s.PlacementShownTo, "services.recoverLostAfter": s.RecoverLostAfter}
 	for _, service := range replicatedServices {
 		v["services.replicas."+service] = fmt.Sprint(s.replicas(service))
 	}

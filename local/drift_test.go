@@ -22,7 +22,7 @@ func fullDeclaration() gitops.Declaration {
 		Versions: gitops.Versions{Atoll: "1", Images: map[string]string{"clm": "2"}, Charts: map[string]string{"c": "1"},
 			Releases: []string{"1.36.3", "1.35.7"}},
 		Services: gitops.Services{Broker: "b:1", Replicas: map[string]int64{"clm": 2, "platform": 1, "adapter": 9, "x": 2},
-			Traces: "http://t", PlacementShownTo: "customers"},
+			Traces: "http://t", PlacementShownTo: "customers", RecoverLostAfter: "30m"},
 		ManagementClusters: []gitops.DeclaredCluster{{Name: "mc01-r", Settings: gitops.ManagementClusterSettings{
 			Labels: map[string]string{"a": "b"}, Capacity: map[string]int64{"planes": 1}, Releases: []string{"1.35.7"},
 			Cordoned: true}}}}
@@ -43,6 +43,7 @@ func TestEachDeclaredValueIsAppliedOrShown(t *testing.T) {
 		"services.replicas.clm":     func(d *gitops.Declaration) { d.Services.Replicas["clm"] = 3 },
 		"services.traces":           func(d *gitops.Declaration) { d.Services.Traces = "http://other" },
 		"services.placementShownTo": func(d *gitops.Declaration) { d.Services.PlacementShownTo = "operators" },
+		"services.recoverLostAfter": func(d *gitops.Declaration) { d.Services.RecoverLostAfter = "1h" },
 		"mc01-r labels": func(d *gitops.Declaration) {
 			d.ManagementClusters[0].Settings.Labels = map[string]string{"a": "other"}
 		},

@@ -12,6 +12,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
+	"atoll.dev/cluster"
 	"atoll.dev/gitops"
 )
 
@@ -66,6 +67,24 @@ func (h *helmValues) setText(setting *string, keys string) {
 	}
 }
 
+// setRecoverLostAfter replaces the time until the clusters of a lost management cluster are recovered.
+func (h *helmValues) setRecoverLostAfter(s *Settings) {
+	const keys = "clm.recoverLostAfter"
+	text, at := read[string](h, keys)
+	if text == "" {
+		return
+	}
+	after, err := time.ParseDuration(text)
+	if err == nil {
+		err = cluster.CheckRecoverLostAfter(after)
+	}
+	if err != nil {
+		h.refuse(at, keys, text, err.Error())
+		return
+	}
+	s.RecoverLostAfter = text
+}
+
 // logLevel returns a level of logs.
 func (h *helmValues) logLevel(keys string) string {
 	level, at := read[string](h, keys)
@@ -105,6 +124,7 @@ func (h *helmValues) applyRegion(s *Settings) {
 	h.setText(&s.Traces, "traces")
 	h.setText(&s.PlacementShownTo, "platform.placementShownTo")
 	h.setText(&s.BaseDomain, "adapter.baseDomain")
+	h.setRecoverLostAfter(s)
 	for _, service := range replicatedServices {
 		if n, _ := read[int64](h, service+".replicas"); n > 0 {
 			if s.Replicas == nil {

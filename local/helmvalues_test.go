@@ -32,7 +32,8 @@ hypershift: {externalDns: {domain: example.com}}
 		Values: parseValues(t, `
 logLevel: debug
 traces: http://own
-clm: {replicas: 2, releases: [1.36.3], resources: {limits: {memory: 1Gi, cpu: 1500m}, requests: {cpu: 250m}}}
+clm: {recoverLostAfter: 1h, replicas: 2, releases: [1.36.3],
+  resources: {limits: {memory: 1Gi, cpu: 1500m}, requests: {cpu: 250m}}}
 adapter: {baseDomain: hosted.example.com, replicas: 0}
 platform: {placementShownTo: customers, extraArgs: [--x]}
 database: {host: postgres.example.com}
@@ -52,7 +53,7 @@ database: {host: postgres.example.com}
 	}
 	for name, wants := range map[string][]string{
 		"clm": {"--log-level debug", "GOMEMLIMIT=1073741824", "GOMAXPROCS=2", "OTEL_EXPORTER_OTLP_ENDPOINT=http://own",
-			"--release 1.36.3"},
+			"--release 1.36.3", "--recover-lost-after 1h"},
 		"clm-2":          {"--log-level debug", "GOMEMLIMIT=1073741824"},
 		"adapter":        {"--log-level debug", "ATOLL_BASE_DOMAIN=hosted.example.com"},
 		"platform":       {"--placement-shown-to customers"},

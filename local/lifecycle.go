@@ -39,6 +39,9 @@ func (t topology) clm(r replica) Spec {
 	for _, release := range selectReleases(t.st.declaredSettings().Releases, t.bin.releases()) {
 		args = append(args, "--release", release)
 	}
+	if after := t.st.recoverLostAfter(); after != "" {
+		args = append(args, "--recover-lost-after", after)
+	}
 	ports := []string{clmPort}
 	if t.st.Insecure {
 		args, ports = append(args, "--insecure-listen", t.address(plainCLM)), append(ports, plainCLM)

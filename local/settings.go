@@ -23,6 +23,7 @@ type Settings struct {
 	Replicas         map[string]int64                              `json:"replicas,omitempty"` // by service
 	Traces           string                                        `json:"traces,omitempty"`
 	PlacementShownTo string                                        `json:"placement_shown_to,omitempty"`
+	RecoverLostAfter string                                        `json:"recover_lost_after,omitempty"`
 	BaseDomain       string                                        `json:"base_domain,omitempty"` // of hosted clusters
 	Processes        map[string]ProcessSettings                    `json:"processes,omitempty"`   // by service
 	Clusters         map[cluster.ManagementCluster]ClusterSettings `json:"management_clusters,omitempty"`
@@ -48,7 +49,8 @@ type ProcessSettings struct {
 func settingsOf(d gitops.Declaration) (*Settings, error) {
 	s := &Settings{Atoll: d.Versions.Atoll, Releases: d.Versions.Releases, Replicas: maps.Clone(d.Services.Replicas),
 		Traces: d.Services.Traces, PlacementShownTo: d.Services.PlacementShownTo,
-		Clusters: map[cluster.ManagementCluster]ClusterSettings{}}
+		RecoverLostAfter: d.Services.RecoverLostAfter,
+		Clusters:         map[cluster.ManagementCluster]ClusterSettings{}}
 	values := newHelmValues(d.Values)
 	values.applyRegion(s)
 	mistakes := values.mistakes
@@ -143,6 +145,12 @@ func (t topology) withSharedPorts(s Spec) Spec {
 
 // traces returns the URL of the collector that gets the spans, "" for none.
 func (st State) traces() string { return cmp.Or(st.declaredSettings().Traces, st.Traces) }
+
+// recoverLostAfter returns how long an agent is lost until the clusters of its management cluster are recovered on
+// others; "" is the lifecycle manager's default, never. A declared region has the declared time, if there is one.
+func (st State) recoverLostAfter() string {
+	return cmp.Or(st.declaredSettings().RecoverLostAfter, st.RecoverLostAfter)
+}
 
 // releases returns the releases whose program this machine has.
 func (b Binaries) releases() []string {

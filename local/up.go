@@ -20,6 +20,7 @@ type UpOptions struct {
 	Insecure           *bool   // State.Insecure, nil as it is
 	Azure              *bool   // State.Azure, nil as it is
 	WarmPlanes         *int    // State.WarmPlanes, nil as it is
+	RecoverLostAfter   *string // State.RecoverLostAfter, nil as it is
 	Backups            *bool   // State.Backups, nil as it is
 	Traces             *string // State.Traces, nil as it is
 	Nodes              *string // State.Nodes, nil as it is
@@ -140,6 +141,7 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 	err = errors.Join(changeBeforeStart(h, "insecure-listen", &st.Insecure, opts.Insecure),
 		changeBeforeStart(h, "azure", &st.Azure, opts.Azure),
 		changeBeforeStart(h, "warm-planes", &st.WarmPlanes, opts.WarmPlanes),
+		changeBeforeStart(h, "recover-lost-after", &st.RecoverLostAfter, opts.RecoverLostAfter),
 		changeBeforeStart(h, "backups", &st.Backups, opts.Backups),
 		changeBeforeStart(h, "traces", &st.Traces, opts.Traces), changeBeforeStart(h, "nodes", &st.Nodes, opts.Nodes))
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"atoll.dev/cli/terminal"
+	"atoll.dev/cluster"
 	"atoll.dev/local"
 )
 
@@ -19,6 +20,7 @@ func Up(session *terminal.Session) *cobra.Command {
 	var detach, insecure, azure, backups bool
 	var traces, nodes string
 	var warmPlanes int
+	var lostAfter time.Duration
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -33,7 +35,8 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
   atoll up --home /tmp/r1 --region eu-north-9
   atoll up --nodes local                       # nodes that run pods; as root
   atoll up --azure                             # for programs of Azure's SDKs
-  atoll up --backups                           # see: atoll backup --help`,
+  atoll up --backups                           # see: atoll backup --help
+  atoll up --backups --recover-lost-after 30m  # clusters of a lost management cluster go on elsewhere`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			home, err := session.Home()
@@ -51,6 +54,13 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 			}
 			if cmd.Flags().Changed("warm-planes") {
 				opts.WarmPlanes = &warmPlanes
+			}
+			if cmd.Flags().Changed("recover-lost-after") {
+				if err := cluster.CheckRecoverLostAfter(lostAfter); err != nil {
+					return fmt.Errorf("--recover-lost-after: %w", err)
+				}
+				text := lostAfter.String()
+				opts.RecoverLostAfter = &text
 			}
 			if cmd.Flags().Changed("backups") {
 				opts.Backups = &backups
@@ -85,6 +95,9 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 	cmd.Flags().IntVar(&warmPlanes, "warm-planes", 0,
 		"planes that run and wait for new clusters, on each management cluster: see atoll hosting --help (default: as it "+
 			"is, none in a new region)")
+	cmd.Flags().DurationVar(&lostAfter, "recover-lost-after", 0,
+		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m, on others from "+
+			"their backups; 0: an operator does, with atoll mc lost (default: as it is, 0 in a new region)")
 	cmd.Flags().StringVar(&nodes, "nodes", "",
 		"what makes the nodes of a node pool that names no provider: simulated, or local, which runs pods and needs root "+
 			"and make nodes: see atoll node preflight (default: as it is, simulated in a new region)")

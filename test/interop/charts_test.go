@@ -128,6 +128,8 @@ func TestChartsRefuseBadValues(t *testing.T) {
 		{regionalChart, "region: r1\nplatform: {resources: {limits: {memory: much}}}", "platform.resources.limits.memory"},
 		{regionalChart, "region: r1\nnetworkPolicy: {operators: [us]}", "networkPolicy.operators.0"},
 		{regionalChart, "region: r1\nglobal: {services: {placementShownTo: nobody}}", "placementShownTo"},
+		{regionalChart, "region: r1\nglobal: {services: {recoverLostAfter: 4m}}", "recoverLostAfter"},
+		{regionalChart, "region: r1\nclm: {recoverLostAfter: 30}", "clm.recoverLostAfter"},
 		{regionalChart, "{}", "region"},
 		// Without items, Kubernetes permits everybody and every port.
 		{regionalChart, "region: r1\ndatabase: {cidrs: []}", "database.cidrs"},
@@ -366,6 +368,7 @@ broker: {service: {type: LoadBalancer}, extraArgs: [--source-id=maestro], nodeSe
 clm:
   config: {server: {max_resource_bytes: 1048576}}
   releases: ["1.36.3"]
+  recoverLostAfter: 1h30m
   autoscaling: {enabled: true}
   tolerations: [{key: a, operator: Exists}]
   priorityClassName: system-cluster-critical
