@@ -133,8 +133,10 @@ type Agent struct {
 	link   link
 	sender *sender
 	synced atomic.Bool // the AppliedManifestWorks are known
-	probes sync.WaitGroup
-	start  []effect
+	// hosting is the last report of hosting on the management cluster; nil when there is none.
+	hosting atomic.Pointer[work.HostingReport]
+	probes  sync.WaitGroup
+	start   []effect
 }
 
 // New opens the agent's store. It connects to nothing yet.
@@ -207,6 +209,7 @@ func (a *Agent) Run(ctx context.Context) error {
 		busErr = a.link.Run(ctx)
 	})
 	parts.Go(func() { a.publishHeartbeats(ctx) })
+	parts.Go(func() { a.watchHosting(ctx) })
 	parts.Go(func() { a.sender.run(ctx) })
 	a.watcher.watchAMWs(ctx)
 	a.loop(ctx)
@@ -323,7 +326,7 @@ func (a *Agent) publishHeartbeats(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
-			if e, err := a.wire.seen(); err == nil && a.link.Connected() {
+			if e, err := a.wire.seen(a.hosting.Load()); err == nil && a.link.Connected() {
 				a.publish(ctx, e, func(error) {})
 			}
 		}

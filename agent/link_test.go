@@ -143,7 +143,7 @@ topics:
 	if got := await(received); got != "clusters/c1/agentbroadcast "+work.SpecResync {
 		t.Errorf("the agent asks on %s", got)
 	}
-	status, err := a.wire.seen()
+	status, err := a.wire.seen(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,6 +37,7 @@ type server struct {
 	specs     int               // spec events sent
 	resyncs   [][]work.SpecVersion
 	seen      int
+	lastSeen  string // data of the last heartbeat
 	responses int
 	received  int  // events of all types but Seen
 	reduced   bool // statuses may come without their feedback, under the hash of the whole
@@ -120,6 +121,7 @@ func (s *server) receive(ctx context.Context, m bus.Message) {
 	case work.Seen:
 		s.mu.Lock()
 		s.seen++
+		s.lastSeen = string(m.Event.Data)
 		s.notify()
 		s.mu.Unlock()
 	default:

@@ -91,8 +91,10 @@ func (w wire) resync(known []work.SpecVersion) (bus.Event, error) {
 	return m, err
 }
 
-// seen returns the heartbeat event of the agent.
-func (w wire) seen() (bus.Event, error) { return w.event(work.Seen, struct{}{}) }
+// seen returns the heartbeat event of the agent, with the report of hosting unless that is nil.
+func (w wire) seen(hosting *work.HostingReport) (bus.Event, error) {
+	return w.event(work.Seen, work.SeenData{Hosting: hosting})
+}
 
 // status renders a status event.
 func (w wire) status(ev *statusEvent) (bus.Event, error) {

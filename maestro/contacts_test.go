@@ -18,14 +18,14 @@ func TestAgentsAreRecordedInOneStatement(t *testing.T) {
 	for n := range 1000 {
 		contacts[work.Consumer(fmt.Sprintf("mc%d", n))] = time.Now().Add(-time.Duration(n) * time.Second)
 	}
-	if err := m.server.contacts.Record(t.Context(), contacts); err != nil {
+	if err := m.server.contacts.Record(t.Context(), contacts, nil); err != nil {
 		t.Fatal(err)
 	}
 	if got := m.text(`select count(*) || ' ' || count(distinct xmin::text) from agent_seen`); got != "1000 1" {
 		t.Errorf("%s: 1000 agents and 1 transaction were expected", got)
 	}
 	if err := m.server.contacts.Record(t.Context(), map[work.Consumer]time.Time{"mc0": time.Now().Add(-time.Hour),
-		"mc999": time.Now().Add(time.Hour)}); err != nil {
+		"mc999": time.Now().Add(time.Hour)}, nil); err != nil {
 		t.Fatal(err)
 	}
 	seen, clock, err := m.server.contacts.Recorded(t.Context())

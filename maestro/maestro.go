@@ -153,13 +153,14 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.dispatch = dispatch.New(s.dispatchOptions())
 	s.comparer = resync.New(s.resyncOptions())
 	s.intake = intake.New(intake.Options{
-		Store:    st,
-		Delivery: s.dispatch,
-		Resync:   s.comparer,
-		SourceID: o.SourceID,
-		Dropped:  s.metrics.dropped,
-		Batch:    s.metrics.batch,
-		Logger:   o.Logger,
+		RecordHosting: s.contacts.RecordHosting,
+		Store:         st,
+		Delivery:      s.dispatch,
+		Resync:        s.comparer,
+		SourceID:      o.SourceID,
+		Dropped:       s.metrics.dropped,
+		Batch:         s.metrics.batch,
+		Logger:        o.Logger,
 	})
 	if o.Ops != nil {
 		o.Ops.Check("database", st.Ping)

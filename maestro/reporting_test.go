@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"atoll.dev/api/clm"
+	"atoll.dev/api/work"
 	"atoll.dev/client/clmclient"
 	lifecycle "atoll.dev/clm"
 	"atoll.dev/internal/pgtest"
@@ -128,6 +129,42 @@ func TestPresenceIsReported(t *testing.T) {
 	a.start()
 	defer beat(a)()
 	await("maestro Available True")
+}
+
+// The report of hosting in an agent's heartbeats reaches the lifecycle manager. A heartbeat without one ends it, and a
+// malformed one changes nothing.
+func TestTheReportOfHostingReachesTheLifecycleManager(t *testing.T) {
+	t.Parallel()
+	c := manager(t)
+	mc, err := c.Create(t.Context(), presence.ManagementClusters, clm.ResourceCreate{Kind: "ManagementCluster",
+		Name: "edge-1", Spec: json.RawMessage(`{}`)}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSite(t)
+	i := s.start(func(o *Options) { o.CLM, o.ReportEvery = c, 20*time.Millisecond })
+	i.consumer("edge-1")
+	a := s.agent("edge-1")
+	for _, step := range []struct{ seen, want string }{
+		{``, `{}`},
+		{`{"hosting":{"warm_planes":2,"capacity":{"planes":40},"more":1}}`,
+			`{"hosting":{"warm_planes":2,"capacity":{"planes":40}}}`},
+		{`{"hosting":{"warm_planes":-2}}`, `{"hosting":{"warm_planes":2,"capacity":{"planes":40}}}`},
+		{`{"hosting":{"warm_planes":0}}`, `{"hosting":{"warm_planes":0}}`},
+		{`{}`, `{}`},
+	} {
+		eventually(t, step.want, func() error {
+			a.send(t.Context(), a.message(work.Seen, []byte(step.seen)))
+			all, err := c.Statuses(t.Context(), presence.ManagementClusters, mc.ID)
+			if err != nil || len(all) == 0 {
+				return fmt.Errorf("nothing was reported: %v", err)
+			}
+			if got := string(all[0].Data); got != step.want {
+				return fmt.Errorf("after %s the data is %s", step.seen, got)
+			}
+			return nil
+		})
+	}
 }
 
 // beat has an agent say something all the time, until the function that it

@@ -33,8 +33,8 @@ const (
 	// Heartbeat keeps gRPC streams alive; it has no source.
 	Heartbeat = "io.open-cluster-management.cloudevents.heartbeat"
 
-	// Seen is Atoll's addition: an agent publishes it every 10 s as its heartbeat.
-	// Servers that do not know it drop it.
+	// Seen is Atoll's addition: an agent publishes it every 10 s as its heartbeat,
+	// with SeenData. Servers that do not know it drop it.
 	Seen = "dev.atoll.agent.v1.seen"
 
 	// Atoll's resync by digests; docs/decisions/021. Others drop these events.

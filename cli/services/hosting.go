@@ -302,6 +302,9 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 			}
 			return planeBackups.Run(ctx, h.BackupChanged)
 		}, func(ctx context.Context) error {
+			return hosting.Reporter{Client: o.Client, WarmPlanes: runtime.WarmPlanes, Capacity: f.capacity,
+				Log: o.Log}.Run(ctx)
+		}, func(ctx context.Context) error {
 			return drills.Run(ctx, h.DrillChanged)
 		})
 	})

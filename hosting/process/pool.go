@@ -196,6 +196,12 @@ func (r *Runtime) countWarm() (ready, starting int) {
 	return ready, starting
 }
 
+// WarmPlanes counts the planes that wait for new clusters, and those that start for that.
+func (r *Runtime) WarmPlanes() int {
+	ready, starting := r.countWarm()
+	return ready + starting
+}
+
 // startWarm adds a plane to the pool and starts it. Its slot is on the disk before anything else of it.
 func (r *Runtime) startWarm(now time.Time) error {
 	id := controlplane.ID{Namespace: controlplane.WarmNamespace, Name: strings.ToLower(rand.Text()[:12])}

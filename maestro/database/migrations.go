@@ -28,5 +28,6 @@ func migrations() []string {
 		presence.Schema,
 		ledger.BucketSchema,
 		dispatch.SlotsSchema,
+		presence.HostingSchema,
 	}
 }

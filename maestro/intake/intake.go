@@ -55,6 +55,9 @@ type Options struct {
 	Delivery Delivery
 	Resync   Resync
 	SourceID string
+	// RecordHosting notes the report of hosting in a heartbeat of a consumer's agent; nil when it has none. It does not
+	// wait.
+	RecordHosting func(consumer work.Consumer, report *work.HostingReport)
 
 	Dropped *prometheus.CounterVec // events that were not handled, by reason
 	Batch   prometheus.Histogram   // statuses of one transaction
@@ -92,6 +95,12 @@ func (in *Intake) Handle(ctx context.Context, consumer work.Consumer, m bus.Even
 			ack()
 		}
 	case work.Seen:
+		report, err := work.ParseSeen(m.Data)
+		if err != nil {
+			in.Drop(ctx, bundle.DropMalformed, consumer, m, err)
+		} else {
+			in.o.RecordHosting(consumer, report)
+		}
 		ack()
 	default:
 		in.Drop(ctx, "unknown_type", consumer, m, nil)

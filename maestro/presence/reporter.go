@@ -237,10 +237,9 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 	}
 }
 
-// reportOf makes the report for CLM. While an agent is present only the
-// time changes, which is no content of the resource: the report makes no version, and
-// wakes no watch. Its times are of the database's clock, which all servers share:
-// CLM orders reports by them.
+// reportOf makes the report for CLM. While an agent is present only the time changes, which is no content of the
+// resource: the report makes no version, and wakes no watch. Another report of hosting, which comes with it, is
+// content. Its times are of the database's clock, which all servers share: CLM orders reports by them.
 func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
 	report := clm.AdapterStatusCreate{
@@ -252,9 +251,13 @@ func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) cl
 		available = clm.ReportedCondition{Type: "Available", Status: "False", Reason: new("Lost"),
 			Message: new("no event of its agent arrives")}
 		report.ObservedTime = now.Add(skew)
-		// Marshal cannot fail.
-		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": w.lastSeen.Add(skew).UTC().Truncate(
-			time.Millisecond)})
+	}
+	// Marshal cannot fail: hosting is JSON that this program made.
+	switch lastSeen := w.lastSeen.Add(skew).UTC().Truncate(time.Millisecond); {
+	case w.state == absent:
+		report.Data, _ = json.Marshal(map[string]time.Time{"last_seen": lastSeen})
+	case w.hosting != "":
+		report.Data, _ = json.Marshal(map[string]json.RawMessage{"hosting": json.RawMessage(w.hosting)})
 	}
 	report.Conditions = []clm.ReportedCondition{available, {Type: "Applied", Status: "True"},
 		{Type: "Health", Status: "True"}}

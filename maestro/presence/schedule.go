@@ -29,6 +29,7 @@ type agentState struct {
 	reportedAt   time.Time
 	reportedSeen time.Time // lastSeen in the last report
 	refusals     int       // reports in a row that the lifecycle manager refused
+	hosting      string    // its last recorded report of hosting, as JSON; "" for none
 }
 
 // presenceState is the state of an agent in a report.
@@ -45,6 +46,7 @@ type dueReport struct {
 	consumer work.Consumer
 	state    presenceState
 	lastSeen time.Time
+	hosting  string // the report of hosting, as JSON; "" for none
 }
 
 func newSchedule(lost, every time.Duration, now time.Time) *schedule {
@@ -89,7 +91,7 @@ func (a *schedule) merge(contacts map[work.Consumer]agentSeen, now time.Time) {
 		if seen.At.Equal(g.recordedAt) {
 			continue
 		}
-		g.recordedAt = seen.At
+		g.recordedAt, g.hosting = seen.At, seen.Hosting
 		if at := now.Add(-seen.Ago); at.After(g.lastSeen) {
 			g.lastSeen = at
 			if g.reported == absent {
@@ -123,14 +125,14 @@ func (a *schedule) dueReports(now time.Time, scope reportScope) (reports []dueRe
 		switch {
 		case silent >= a.lostAfter:
 			if g.reported != absent && scope == allAgents {
-				reports = append(reports, dueReport{name, absent, g.lastSeen})
+				reports = append(reports, dueReport{name, absent, g.lastSeen, g.hosting})
 			}
 		case g.refusals > 0 && now.Sub(g.reportedAt) < min(a.interval, refusalWait<<min(g.refusals-1, 20)):
 		case news && g.reported != present:
-			reports = append(reports, dueReport{name, present, g.lastSeen})
+			reports = append(reports, dueReport{name, present, g.lastSeen, g.hosting})
 		case scope == allAgents && g.reported == present && g.lastSeen.After(g.reportedSeen) &&
 			now.Sub(g.reportedAt) >= a.interval:
-			again = append(again, dueReport{name, present, g.lastSeen})
+			again = append(again, dueReport{name, present, g.lastSeen, g.hosting})
 		}
 	}
 	// Changes first: repeated reports can wait until the lifecycle manager is back.

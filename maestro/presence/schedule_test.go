@@ -29,7 +29,7 @@ func TestReportsThatAreDue(t *testing.T) {
 	}
 	// The database's clock is an hour ahead of this server's; only differences count.
 	now := at(0)
-	record := func(s float64) agentSeen { return agentSeen{at(s + 3600), now.Sub(at(s))} }
+	record := func(s float64) agentSeen { return agentSeen{At: at(s + 3600), Ago: now.Sub(at(s))} }
 	note := func(s float64, lastContact map[string]float64) {
 		now = at(s)
 		seen := map[work.Consumer]agentSeen{}

@@ -7,6 +7,7 @@ package presence
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -32,6 +33,11 @@ insert into agent_seen (consumer, seen_at) select name, observed_at from documen
 	where kind = 'Consumer' and removed_at is null and observed_at is not null;
 `
 
+// HostingSchema adds the report of hosting that the last heartbeat of an agent had, as JSON; ” when it had none.
+const HostingSchema = `
+alter table agent_seen add column hosting text not null default '';
+`
+
 // Tracker records contacts in the database: at most one in recordInterval for each consumer, those of
 // all consumers in one statement, and not while an event waits. It is safe for concurrent use.
 type Tracker struct {
@@ -42,6 +48,9 @@ type Tracker struct {
 	mu         sync.Mutex
 	unrecorded map[work.Consumer]time.Time // contacts that are not in the database yet
 	recorded   map[work.Consumer]time.Time // the last recorded contact of each consumer
+	// hosting has the reports of hosting, as JSON, in heartbeats that are not in the database yet; "" for one without a
+	// report.
+	hosting map[work.Consumer]string
 }
 
 const (
@@ -52,7 +61,7 @@ const (
 // New returns a Tracker without contacts.
 func New(o Options) *Tracker {
 	c := &Tracker{store: o.Store, log: o.Logger, unrecorded: map[work.Consumer]time.Time{},
-		recorded: map[work.Consumer]time.Time{}}
+		recorded: map[work.Consumer]time.Time{}, hosting: map[work.Consumer]string{}}
 	if o.CLM != nil {
 		c.reporter = newReporter(o, c)
 	}
@@ -72,6 +81,22 @@ func (c *Tracker) RecordContact(consumer work.Consumer) {
 	}
 }
 
+// RecordHosting notes the report of hosting in a heartbeat of an agent; nil when it has none. The database gets it with
+// the agent's next contact. It does not wait for the database.
+func (c *Tracker) RecordHosting(consumer work.Consumer, report *work.HostingReport) {
+	text := ""
+	if report != nil {
+		data, err := json.Marshal(report)
+		if err != nil {
+			return // impossible: it has numbers only
+		}
+		text = string(data)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.hosting[consumer] = text
+}
+
 // ForgetRemoved forgets consumers that are removed.
 func (c *Tracker) ForgetRemoved(r store.Round) {
 	c.mu.Lock()
@@ -79,6 +104,7 @@ func (c *Tracker) ForgetRemoved(r store.Round) {
 	for _, d := range r.Changes {
 		if d.Kind == bundle.ConsumerKind && d.Removed {
 			delete(c.recorded, work.Consumer(d.Name))
+			delete(c.hosting, work.Consumer(d.Name))
 		}
 	}
 }
@@ -106,13 +132,19 @@ func (c *Tracker) Run(ctx context.Context) error {
 // next event of each agent is a new contact.
 func (c *Tracker) flush(ctx context.Context) {
 	c.mu.Lock()
-	due := c.unrecorded
+	due, hosting := c.unrecorded, map[work.Consumer]string{}
 	c.unrecorded = map[work.Consumer]time.Time{}
+	for name := range due {
+		if report, has := c.hosting[name]; has {
+			hosting[name] = report
+			delete(c.hosting, name)
+		}
+	}
 	c.mu.Unlock()
 	if len(due) == 0 {
 		return
 	}
-	if err := c.Record(ctx, due); err != nil {
+	if err := c.Record(ctx, due, hosting); err != nil {
 		c.log.LogAttrs(ctx, slog.LevelDebug, "contacts of agents not recorded",
 			slog.Int("agents", len(due)), slog.Any("error", err))
 		return
@@ -124,27 +156,38 @@ func (c *Tracker) flush(ctx context.Context) {
 	}
 }
 
-// Record records contacts, with times of this server's clock, in one statement. It does not wait for
-// the disk: a crash of the database may lose the last few hundred milliseconds.
-func (c *Tracker) Record(ctx context.Context, contacts map[work.Consumer]time.Time) error {
+// Record records contacts, with times of this server's clock, in one statement, and the reports of hosting of those
+// that are in hosting. It does not wait for the disk: a crash of the database may lose the last few hundred
+// milliseconds.
+func (c *Tracker) Record(ctx context.Context, contacts map[work.Consumer]time.Time, hosting map[work.Consumer]string,
+) error {
 	names, ages := make([]work.Consumer, 0, len(contacts)), make([]time.Duration, 0, len(contacts))
+	reports := make([]*string, 0, len(contacts))
 	now := time.Now()
 	for name, at := range contacts {
 		names, ages = append(names, name), append(ages, max(0, now.Sub(at)))
+		var report *string
+		if text, has := hosting[name]; has {
+			report = &text
+		}
+		reports = append(reports, report)
 	}
 	return c.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(ctx, `with o as materialized (select set_config('synchronous_commit', 'off', true))
-			insert into agent_seen as a (consumer, seen_at) select u.consumer, clock_timestamp() - u.age from o, unnest($1::text[], $2::interval[]) as u(consumer, age)
-			order by u.consumer on conflict (consumer) do update set seen_at = excluded.seen_at where excluded.seen_at > a.seen_at`, names, ages)
+			insert into agent_seen as a (consumer, seen_at, hosting) select u.consumer, clock_timestamp() - u.age, coalesce(u.hosting, s.hosting, '') from o,
+			unnest($1::text[], $2::interval[], $3::text[]) as u(consumer, age, hosting) left join agent_seen s on s.consumer = u.consumer
+			order by u.consumer on conflict (consumer) do update set seen_at = excluded.seen_at, hosting = excluded.hosting
+			where excluded.seen_at > a.seen_at`, names, ages, reports)
 		return err
 	})
 }
 
-// agentSeen is the time of the last event of an agent at any server: a time of the
-// database's clock, which distinguishes records, and how long ago that was.
+// agentSeen is the last event of an agent at any server: its time by the database's
+// clock, which distinguishes records, how long ago that was, and the last report of hosting.
 type agentSeen struct {
-	At  time.Time
-	Ago time.Duration
+	At      time.Time
+	Ago     time.Duration
+	Hosting string // the report of hosting, as JSON; "" for none
 }
 
 // Recorded reads the last contact of each agent, and the time of the database's
@@ -154,7 +197,7 @@ func (c *Tracker) Recorded(ctx context.Context) (seen map[work.Consumer]agentSee
 		seen = map[work.Consumer]agentSeen{}
 		rows, err := conn.Query(
 			ctx,
-			`select c.now, consumer, seen_at, c.now - seen_at from (select clock_timestamp() as now) c left join agent_seen on true`,
+			`select c.now, consumer, seen_at, c.now - seen_at, hosting from (select clock_timestamp() as now) c left join agent_seen on true`,
 		)
 		if err != nil {
 			return err
@@ -162,9 +205,10 @@ func (c *Tracker) Recorded(ctx context.Context) (seen map[work.Consumer]agentSee
 		var name *work.Consumer
 		var at *time.Time
 		var ago *time.Duration
-		_, err = pgx.ForEachRow(rows, []any{&clock, &name, &at, &ago}, func() error {
+		var hosting *string
+		_, err = pgx.ForEachRow(rows, []any{&clock, &name, &at, &ago, &hosting}, func() error {
 			if name != nil {
-				seen[*name] = agentSeen{*at, *ago}
+				seen[*name] = agentSeen{*at, *ago, *hosting}
 			}
 			return nil
 		})

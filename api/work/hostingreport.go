@@ -1,0 +1,81 @@
+package work
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// SeenData is the data of Seen.
+type SeenData struct {
+	// Hosting is the report of hosting on the agent's management cluster; nil when there is none.
+	Hosting *HostingReport `json:"hosting,omitempty"`
+}
+
+// HostingReport has figures of hosting on a management cluster, for operators. Hosting writes it into the ConfigMap
+// HostingReportName, the agent sends it with its heartbeats, and Maestro reports it to the lifecycle manager. No
+// decision depends on it: it may be old, and a management cluster can write what it wants.
+type HostingReport struct {
+	WarmPlanes int `json:"warm_planes"` // planes that run and wait for new clusters, or that start for that
+	// Capacity is what hosting takes for the management cluster's capacity, by resource; nil when it was not told.
+	Capacity map[string]int64 `json:"capacity,omitempty"`
+}
+
+// Where hosting writes its report in a management cluster.
+const (
+	HostingReportNamespace = "atoll-hosting"
+	HostingReportName      = "hosting-report" // a ConfigMap
+	HostingReportKey       = "report.json"    // of its data: a HostingReport
+)
+
+// Bounds of a report that is accepted.
+const (
+	maxHostingReport = 4 << 10 // bytes
+	maxResources     = 20
+	maxFigure        = 1 << 40
+)
+
+// ParseHostingReport parses and checks a report. The error says what is wrong with it.
+func ParseHostingReport(data []byte) (r HostingReport, err error) {
+	if len(data) > maxHostingReport {
+		return r, fmt.Errorf("the report of hosting has %d bytes; the largest has %d", len(data), maxHostingReport)
+	}
+	if err := json.Unmarshal(data, &r); err != nil {
+		return HostingReport{}, fmt.Errorf("reading the report of hosting: %w", err)
+	}
+	return r, r.check()
+}
+
+func (r HostingReport) check() error {
+	if r.WarmPlanes < 0 || r.WarmPlanes > maxFigure || len(r.Capacity) > maxResources {
+		return errors.New("the report of hosting has a figure that is not possible")
+	}
+	for name, n := range r.Capacity {
+		if len(name) > 63 || n < 0 || n > maxFigure {
+			return errors.New("the report of hosting has a capacity that is not possible")
+		}
+	}
+	return nil
+}
+
+// ParseSeen returns the report of hosting in the data of Seen, checked; nil when there is none. Data is empty in the
+// heartbeats of some agents.
+func ParseSeen(data []byte) (*HostingReport, error) {
+	var seen struct {
+		Hosting json.RawMessage `json:"hosting"`
+	}
+	if len(data) == 0 {
+		return nil, nil
+	}
+	if err := json.Unmarshal(data, &seen); err != nil {
+		return nil, fmt.Errorf("reading a heartbeat: %w", err)
+	}
+	if len(seen.Hosting) == 0 || string(seen.Hosting) == "null" {
+		return nil, nil
+	}
+	r, err := ParseHostingReport(seen.Hosting)
+	if err != nil {
+		return nil, err
+	}
+	return &r, nil
+}

@@ -1,0 +1,86 @@
+package hosting
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/dynamic"
+
+	"atoll.dev/api/work"
+)
+
+// A Reporter writes hosting's report, a ConfigMap of the management cluster that the agent reads and sends to the
+// region (decision 173).
+type Reporter struct {
+	Client     dynamic.Interface
+	WarmPlanes func() int       // how many planes wait for new clusters, or start for that
+	Capacity   map[string]int64 // of the management cluster, as hosting was told; nil when it was not
+	Log        *slog.Logger
+}
+
+const (
+	// reportEvery is how often hosting compares its report with the one that it wrote last.
+	reportEvery = 10 * time.Second
+	// rewriteEvery is how often hosting writes an unchanged report: somebody may have changed or deleted it.
+	rewriteEvery = 10 * time.Minute
+)
+
+// Run writes the report when it has changed, until ctx ends. After an error it tries again. The first error of a kind
+// is logged: hosting may lack the right, which "atoll mc bootstrap" of an earlier version has not given.
+func (r Reporter) Run(ctx context.Context) error {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	var written []byte
+	var at time.Time
+	var logged metav1.StatusReason
+	for {
+		report, err := json.Marshal(work.HostingReport{WarmPlanes: r.WarmPlanes(), Capacity: r.Capacity})
+		if err != nil {
+			return err // impossible: it has numbers only
+		}
+		if string(report) != string(written) || time.Since(at) >= rewriteEvery {
+			err := r.write(ctx, report)
+			switch reason := apierrors.ReasonForError(err); {
+			case err == nil:
+				written, at, logged = report, time.Now(), ""
+			case ctx.Err() == nil && reason != logged:
+				logged = reason
+				r.Log.LogAttrs(ctx, slog.LevelWarn,
+					"the region does not see the warm planes: the report cannot be written; see `atoll mc bootstrap`",
+					slog.Any("error", err))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// write applies the ConfigMap with a report.
+func (r Reporter) write(ctx context.Context, report []byte) error {
+	ctx, cancel := context.WithTimeout(ctx, reportEvery)
+	defer cancel()
+	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": work.HostingReportName, "namespace": work.HostingReportNamespace},
+		"data":     map[string]string{work.HostingReportKey: string(report)}})
+	if err != nil {
+		return err
+	}
+	force := true
+	_, err = r.Client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).
+		Namespace(work.HostingReportNamespace).Patch(ctx, work.HostingReportName, types.ApplyPatchType, body,
+		metav1.PatchOptions{FieldManager: fieldManager, Force: &force})
+	if err != nil {
+		return fmt.Errorf("ConfigMap %s/%s: %w", work.HostingReportNamespace, work.HostingReportName, err)
+	}
+	return nil
+}

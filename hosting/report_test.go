@@ -1,0 +1,57 @@
+package hosting
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"testing"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"atoll.dev/api/work"
+	"atoll.dev/test/testsite"
+)
+
+// TestHostingWritesItsReport: with hosting's own rights, which let it write no other ConfigMap.
+func TestHostingWritesItsReport(t *testing.T) {
+	admin, own := client(t, administrator(t)), client(t, accountConfig(t))
+	configMaps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+	planes := make(chan int, 1)
+	planes <- 2
+	var last int
+	r := Reporter{Client: own, Capacity: map[string]int64{"planes": 40}, Log: slog.New(slog.DiscardHandler),
+		WarmPlanes: func() int {
+			select {
+			case last = <-planes:
+			default:
+			}
+			return last
+		}}
+	testsite.Run(t, "the report", func(ctx context.Context) error { return r.Run(ctx) })
+	see := func(want string) {
+		t.Helper()
+		testsite.Eventually(t, "the report is "+want, func() error {
+			o, err := admin.Resource(configMaps).Namespace(work.HostingReportNamespace).Get(t.Context(),
+				work.HostingReportName, metav1.GetOptions{})
+			if err != nil {
+				return err
+			}
+			if got, _, _ := unstructured.NestedString(o.Object, "data", work.HostingReportKey); got != want {
+				return fmt.Errorf("it is %s", got)
+			}
+			return nil
+		})
+	}
+	see(`{"warm_planes":2,"capacity":{"planes":40}}`)
+	planes <- 0
+	see(`{"warm_planes":0,"capacity":{"planes":40}}`)
+
+	other := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
+		"metadata": map[string]any{"name": "other"}}}
+	if _, err := own.Resource(configMaps).Namespace(work.HostingReportNamespace).Create(t.Context(), other,
+		metav1.CreateOptions{}); err == nil {
+		t.Error("hosting may make other ConfigMaps")
+	}
+}
