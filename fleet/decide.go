@@ -6,6 +6,7 @@ import (
 	"time"
 
 	api "atoll.dev/api/fleet"
+	"atoll.dev/api/work"
 	"atoll.dev/cluster"
 )
 
@@ -34,6 +35,8 @@ type ManagementCluster struct {
 	Placements int
 	// Unusable is the reason why nothing can be placed there, such as an error in its spec; "": there is none.
 	Unusable string
+	// Hosting is what hosting there last reported; nil when it is not known. It is for operators: no decision reads it.
+	Hosting *work.HostingReport
 }
 
 // Decide chooses, among the management clusters that fit a demand, the one whose scarcest resource keeps the largest

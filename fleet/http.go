@@ -277,6 +277,9 @@ func usageOf(m ManagementCluster) api.Usage {
 	if !m.LastSeen.IsZero() {
 		u.LastSeenTime = &m.LastSeen
 	}
+	if m.Hosting != nil {
+		u.Hosting = &api.HostingFigures{WarmPlanes: m.Hosting.WarmPlanes, Capacity: m.Hosting.Capacity}
+	}
 	for name, n := range m.Capacity {
 		u.Free[name] = max(0, n-m.Reserved[name])
 	}

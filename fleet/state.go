@@ -9,6 +9,7 @@ import (
 
 	"atoll.dev/api/clm"
 	api "atoll.dev/api/fleet"
+	"atoll.dev/api/work"
 	"atoll.dev/cluster"
 	"atoll.dev/store"
 )
@@ -47,7 +48,8 @@ type presence struct {
 		Adapter    string    `json:"adapter"`
 		ObservedAt time.Time `json:"last_report_time"`
 		Data       struct {
-			LastSeen time.Time `json:"last_seen"`
+			LastSeen time.Time       `json:"last_seen"`
+			Hosting  json.RawMessage `json:"hosting"` // a work.HostingReport, which a management cluster made
 		} `json:"data"`
 		Conditions []struct {
 			Type   string `json:"type"`
@@ -63,6 +65,19 @@ type decodedMC struct {
 	m        ManagementCluster // without its state, which depends on the time
 	declared api.ManagementClusterState
 	presence presence
+}
+
+// hosting returns the report of hosting that came with the last report on the agent; nil when there is none.
+func (p presence) hosting() *work.HostingReport {
+	for _, r := range p.Reports {
+		if r.Adapter != presenceAdapter || len(r.Data.Hosting) == 0 {
+			continue
+		}
+		if report, err := work.ParseHostingReport(r.Data.Hosting); err == nil {
+			return &report
+		}
+	}
+	return nil
 }
 
 // decodeMC decodes a management cluster's document. A document with an error has the member Unusable.
@@ -94,6 +109,7 @@ func decodeMC(d store.Document) decodedMC {
 	if err := json.Unmarshal(d.Status, &r.presence); err != nil {
 		m.Unusable = fmt.Sprintf("its status cannot be read: %v", err)
 	}
+	m.Hosting = r.presence.hosting()
 	return r
 }
 
@@ -102,6 +118,9 @@ func decodeMC(d store.Document) decodedMC {
 func (r decodedMC) withStateAt(now, reportChanged time.Time) ManagementCluster {
 	m := r.m
 	m.State, m.LastSeen = stateOf(r.declared, r.presence, now.Sub(reportChanged))
+	if !m.isConnected() {
+		m.Hosting = nil // it may be very old
+	}
 	return m
 }
 

@@ -193,6 +193,17 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
+// HostingFigures What hosting on the management cluster last reported, up to some minutes ago; absent while its agent is not connected,
+// and when there is no report. No placement depends on it.
+type HostingFigures struct {
+	// Capacity What hosting takes for the capacity when it counts the room for warm planes (atoll hosting --capacity); absent when it
+	// was not told. Placements follow the capacity of the management cluster, and a change of that does not change this one.
+	Capacity Amounts `json:"capacity,omitempty"`
+
+	// WarmPlanes Planes that run and wait for new clusters, or start for that. They are not in reserved, and end when their room is needed.
+	WarmPlanes int `json:"warm_planes"`
+}
+
 // ManagementClusterState The declared state while its agent is connected; else Lost, or Unheard if its agent has never connected.
 type ManagementClusterState string
 
@@ -410,9 +421,13 @@ type Usage struct {
 	Capacity Amounts `json:"capacity"`
 
 	// Free Of each resource that the capacity names; other resources are not limited.
-	Free   Amounts           `json:"free"`
-	ID     string            `json:"id"`
-	Labels map[string]string `json:"labels"`
+	Free Amounts `json:"free"`
+
+	// Hosting What hosting on the management cluster last reported, up to some minutes ago; absent while its agent is not connected,
+	// and when there is no report. No placement depends on it.
+	Hosting *HostingFigures   `json:"hosting,omitempty"`
+	ID      string            `json:"id"`
+	Labels  map[string]string `json:"labels"`
 
 	// LastSeenTime The time of the last event of its agent.
 	LastSeenTime *time.Time `json:"last_seen_time,omitempty"`

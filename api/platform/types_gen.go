@@ -1070,6 +1070,18 @@ type HostedClusterSpec struct {
 	AdditionalProperties map[string]interface{} `json:"-"`
 }
 
+// HostingFigures What hosting on the management cluster last reported, up to some minutes ago; absent while its agent is not connected,
+// and when there is no report. No placement depends on it.
+type HostingFigures struct {
+	// Capacity What hosting takes for the capacity when it counts the room for warm planes (atoll hosting --capacity); absent when it
+	// was not told. Placements follow the capacity of the management cluster, and a change of that does not change this one.
+	Capacity Capacity `json:"capacity,omitempty"`
+
+	// WarmPlanes Planes that run and wait for new clusters, or start for that. They are not in reserved, and end when their room is
+	// needed.
+	WarmPlanes int `json:"warm_planes"`
+}
+
 // HyperShiftNodePool Fields of HyperShift's NodePool.
 type HyperShiftNodePool struct {
 	Management       *NodePoolManagement `json:"management,omitempty"`
@@ -1165,6 +1177,7 @@ type ManagementCluster struct {
 	// resource that is not named is not limited.
 	Capacity  Capacity              `json:"capacity,omitempty"`
 	CreatedAt time.Time             `json:"created_at"`
+	Hosting   *HostingFigures       `json:"hosting,omitempty"`
 	Href      string                `json:"href"`
 	ID        string                `json:"id"`
 	Kind      ManagementClusterKind `json:"kind"`

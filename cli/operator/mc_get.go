@@ -27,19 +27,22 @@ func mcGet(session *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(session.Out, mc, func(w io.Writer) { managementClusterTable(session, w, mc) })
+		return o.Print(session.Out, mc, func(w io.Writer) { managementClusterTable(w, mc) })
 	}
 	return cmd
 }
 
 // managementClusterTable prints one management cluster as text.
-func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.ManagementCluster) {
+func managementClusterTable(w io.Writer, mc platform.ManagementCluster) {
 	rows := [][]string{
 		{"Name", mc.Name}, {"ID", mc.ID}, {"State", terminal.DashIfEmpty(string(mc.State))}, {"Last seen", lastSeen(mc)},
 		{"Registered", mc.CreatedAt.Local().Format(time.DateTime)},
 		{"Versions", terminal.DashIfEmpty(strings.Join(mc.Versions, ", "))},
 		{"Labels", terminal.DashIfEmpty(terminal.LabelText(mc.Labels))},
 		{"Placements", fmt.Sprint(mc.Placements)},
+	}
+	if mc.Hosting != nil {
+		rows = append(rows, []string{"Warm planes", warmText(mc)})
 	}
 	if mc.UnknownWorks > 0 {
 		rows = append(rows, []string{"Unknown works", fmt.Sprint(mc.UnknownWorks)})
@@ -49,5 +52,25 @@ func managementClusterTable(session *terminal.Session, w io.Writer, mc platform.
 	for _, name := range slices.Compact(names) {
 		rows = append(rows, []string{"Reserved " + name, reservedText(mc, name)})
 	}
+	if other := hostingCapacity(mc); other != "" {
+		rows = append(rows, []string{"Hosting --capacity",
+			other + " bounds warm planes only; see: atoll mc update --help"})
+	}
 	terminal.Table(w, rows)
+}
+
+// hostingCapacity returns the resources, such as planes=30, of which hosting was told another amount than the capacity
+// of the management cluster; "" for none.
+func hostingCapacity(mc platform.ManagementCluster) string {
+	if mc.Hosting == nil {
+		return ""
+	}
+	var different []string
+	for _, name := range slices.Sorted(maps.Keys(mc.Hosting.Capacity)) {
+		n := mc.Hosting.Capacity[name]
+		if limit, isLimited := mc.Capacity[name]; !isLimited || n != limit {
+			different = append(different, fmt.Sprintf("%s=%d", name, n))
+		}
+	}
+	return strings.Join(different, ",")
 }

@@ -14,7 +14,12 @@ import (
 
 func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
-		Short:   "List management clusters: their state, their clusters, the time of their agents' last events",
+		Short: "List management clusters: their state, their clusters, the time of their agents' last events",
+		Long: `Lists the management clusters. PLANES and MEMORY MIB are what the clusters that are placed
+there reserve, and the capacity. WARM is the number of warm planes, which wait for new
+clusters (atoll hosting --warm-planes), as of some minutes ago. They take memory of the
+machine beside what is reserved, about 250 MiB each, and end when it has little memory or
+its capacity has no room: no placement fails because of them.`,
 		Example: "  atoll mc list -o json", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -29,17 +34,20 @@ func mcList(session *terminal.Session) *cobra.Command {
 		if clusters == nil {
 			clusters = []platform.ManagementCluster{}
 		}
-		return o.Print(session.Out, clusters, func(w io.Writer) {
-			rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "LAST SEEN", "VERSIONS", "LABELS"}}
-			for _, mc := range clusters {
-				rows = append(rows, []string{mc.Name, terminal.DashIfEmpty(string(mc.State)), reservedText(mc, "planes"),
-					reservedText(mc, "memory_mib"), lastSeen(mc),
-					terminal.DashIfEmpty(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
-			}
-			terminal.Table(w, rows)
-		})
+		return o.Print(session.Out, clusters, func(w io.Writer) { managementClustersTable(w, clusters) })
 	}
 	return cmd
+}
+
+// managementClustersTable prints management clusters as text, a line for each.
+func managementClustersTable(w io.Writer, clusters []platform.ManagementCluster) {
+	rows := [][]string{{"NAME", "STATE", "PLANES", "MEMORY MIB", "WARM", "LAST SEEN", "VERSIONS", "LABELS"}}
+	for _, mc := range clusters {
+		rows = append(rows, []string{mc.Name, terminal.DashIfEmpty(string(mc.State)), reservedText(mc, "planes"),
+			reservedText(mc, "memory_mib"), warmText(mc), lastSeen(mc),
+			terminal.DashIfEmpty(strings.Join(mc.Versions, ",")), terminal.LabelText(mc.Labels)})
+	}
+	terminal.Table(w, rows)
 }
 
 // reservedText returns the reserved amount of a resource, with its capacity when it is limited.
@@ -51,6 +59,14 @@ func reservedText(mc platform.ManagementCluster, resource string) string {
 		return fmt.Sprintf("%d/%d", mc.Reserved[resource], n)
 	}
 	return fmt.Sprint(mc.Reserved[resource])
+}
+
+// warmText returns how many warm planes a management cluster has; "-" when that is not known.
+func warmText(mc platform.ManagementCluster) string {
+	if mc.Hosting == nil {
+		return "-"
+	}
+	return fmt.Sprint(mc.Hosting.WarmPlanes)
 }
 
 // lastSeen returns how long ago the agent of a management cluster was last seen.

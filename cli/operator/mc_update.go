@@ -35,7 +35,12 @@ func mcUpdate(session *terminal.Session) *cobra.Command {
 		Long: `Changes a management cluster's labels, capacity or versions; a given flag replaces the whole
 stored value. Clusters that wait for room are tried again at once; placed clusters stay, also
 when they need more than the new capacity. "atoll up" sets the capacity of a local
-management cluster each time its agent starts.`,
+management cluster each time its agent starts.
+
+The capacity bounds placements. Hosting counts the room for its warm planes by its own flag,
+atoll hosting --capacity, which does not follow this command: start hosting again with the
+new value. Until then it may have a warm plane too few or too many, and "atoll mc get" shows
+the difference.`,
 		Example: `  atoll mc update edge-7 --capacity planes=60
   atoll mc update edge-7 --label zone=north --label class=shared`,
 		Args: cobra.ExactArgs(1),

@@ -76,13 +76,18 @@ func withUsage(document json.RawMessage, usage map[string]fleet.Usage) (json.Raw
 	if !ok {
 		return document, nil
 	}
+	var hosting *platform.HostingFigures
+	if u.Hosting != nil {
+		hosting = &platform.HostingFigures{WarmPlanes: u.Hosting.WarmPlanes, Capacity: u.Hosting.Capacity}
+	}
 	more, err := json.Marshal(struct {
 		State      fleet.ManagementClusterState `json:"state"`
 		Capacity   platform.Capacity            `json:"capacity"`
 		Reserved   platform.Capacity            `json:"reserved"`
 		Versions   platform.PlaneVersions       `json:"versions,omitempty"`
 		Placements int                          `json:"placements"`
-	}{u.State, u.Capacity, u.Reserved, u.Versions, u.Placements})
+		Hosting    *platform.HostingFigures     `json:"hosting,omitempty"`
+	}{u.State, u.Capacity, u.Reserved, u.Versions, u.Placements, hosting})
 	if err != nil {
 		return nil, err
 	}
