@@ -2,6 +2,8 @@ package hosted
 
 import (
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,7 +16,7 @@ import (
 )
 
 // A cluster of a customer who has chosen nothing gets a warm plane: what the region orders fits what hosting keeps
-// ready. The region shows the plane as the cluster's, and no plane that waits.
+// ready. The region shows the plane as the cluster's. Of planes that wait it shows the number, to operators.
 func TestAClusterOfTheRegionGetsAWarmPlane(t *testing.T) {
 	r := localtest.New(t, "--warm-planes", "1")
 	w := &world{t: t, r: r, api: r.API()}
@@ -30,6 +32,21 @@ func TestAClusterOfTheRegionGetsAWarmPlane(t *testing.T) {
 	})
 	if shown := r.Status().Planes; len(shown) > 0 {
 		t.Errorf("planes that wait are shown: %+v", shown)
+	}
+	w.eventually("atoll mc shows one warm plane", func() error {
+		got, err := w.api.ManagementCluster(t.Context(), mc)
+		if err != nil {
+			return err
+		}
+		if got.Hosting == nil || got.Hosting.WarmPlanes != 1 || !maps.Equal(got.Hosting.Capacity, got.Capacity) ||
+			got.Placements != 0 {
+			return fmt.Errorf("it shows %+v", got)
+		}
+		return nil
+	})
+	r.Atoll("mc", "update", mc, "--capacity", "planes=7")
+	if shown := r.Atoll("mc", "get", mc); !strings.Contains(shown, "Hosting --capacity") {
+		t.Errorf("atoll mc get does not show the other capacity:\n%s", shown)
 	}
 	made, err := w.api.CreateCluster(t.Context(), platform.ClusterRequest{Name: "warm"})
 	if err != nil {
