@@ -99,10 +99,18 @@ func buildV2(services *restful.Container, config *common.Config) (http.Handler, 
 	return documents, nil
 }
 
-// buildV3 builds the document of one web service and returns upstream's handler of it.
-func buildV3(service *restful.WebService, config *common.OpenAPIV3Config) http.Handler {
+// buildV3 builds the document of one web service and returns upstream's handler of it. Upstream's builder changes the
+// extensions of the definitions that it is given, and the document shares them. So each document gets its own: documents
+// are built and encoded at the same time.
+func buildV3(service *restful.WebService, shared *common.OpenAPIV3Config) http.Handler {
+	config := *shared
+	config.Definitions = maps.Clone(shared.Definitions)
+	for name, definition := range config.Definitions {
+		definition.Schema.Extensions = maps.Clone(definition.Schema.Extensions)
+		config.Definitions[name] = definition
+	}
 	documents := mux.NewPathRecorderMux("openapi v3")
-	routes.OpenAPI{V3Config: config}.InstallV3(restful.NewContainer().Add(service), documents)
+	routes.OpenAPI{V3Config: &config}.InstallV3(restful.NewContainer().Add(service), documents)
 	return documents
 }
 
@@ -184,7 +192,9 @@ func featuresAndModules() string {
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		for _, module := range info.Deps {
-			fmt.Fprintln(&b, module.Path, module.Version, module.Sum)
+			for ; module != nil; module = module.Replace {
+				fmt.Fprintln(&b, module.Path, module.Version, module.Sum)
+			}
 		}
 	}
 	return b.String()

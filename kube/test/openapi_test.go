@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"k8s.io/client-go/rest"
@@ -63,6 +64,21 @@ func (p *plane) openAPI(t *testing.T) {
 			t.Errorf("the list has no %s", name)
 		}
 	}
+	var all sync.WaitGroup // asks for all at once, before anybody has asked for one
+	for _, document := range list.Paths {
+		all.Go(func() {
+			response, err := client.Get(config.Host + document.ServerRelativeURL)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			defer response.Body.Close()
+			if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
+				t.Errorf("GET %s: %s, %v", document.ServerRelativeURL, response.Status, err)
+			}
+		})
+	}
+	all.Wait()
 	for name, document := range list.Paths {
 		response, body := get(document.ServerRelativeURL, "application/json", http.StatusOK)
 		var content struct{ Paths map[string]any }
