@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -77,12 +79,22 @@ func makeDisk(home string, size int64) (int64, error) {
 	// A container may have the tools and no right to use them. Once the disk has files it is too late to do without.
 	isMountable := func(string) error { return nil }
 	if err := inOwnMounts(func() error { return withMounted(unfinished, isMountable) }); err != nil {
-		return 0, errors.Join(fmt.Errorf("%w: %w", errNoDisk, err), os.Remove(unfinished))
+		if isPermanent(err) {
+			err = fmt.Errorf("%w: %w", errNoDisk, err)
+		}
+		return 0, errors.Join(err, os.Remove(unfinished))
 	}
 	if err := os.Rename(unfinished, path); err != nil {
 		return 0, fmt.Errorf("making the disk of the node: %w", err)
 	}
 	return size, nil
+}
+
+// isPermanent reports whether an error of mounting a disk says that this machine or this container cannot do it, and not
+// that something is missing at the moment, such as memory.
+func isPermanent(err error) bool {
+	return slices.ContainsFunc([]error{unix.EPERM, unix.EACCES, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.ENOSYS,
+		unix.ENOTTY, unix.EINVAL}, func(permanent error) bool { return errors.Is(err, permanent) })
 }
 
 // findDiskTools returns the path of mkfs.ext4. The error says what this machine lacks for disks of nodes.
@@ -121,8 +133,13 @@ func makeSparse(path string, size int64) error {
 // has it. Two mounts of one file by two devices would destroy the file system, so attachLoop first waits until no
 // device has the file: the kernel unmounts the disk of a killed node a moment after the node's last process.
 func attachLoop(path string) (*os.File, error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
 	for deadline := time.Now().Add(attachPatience); ; time.Sleep(pollEvery) {
-		device, err := deviceOf(path)
+		device, err := deviceOf(file)
 		if err != nil {
 			return nil, err
 		}
@@ -133,11 +150,6 @@ func attachLoop(path string) (*os.File, error) {
 			return nil, fmt.Errorf("%s is attached to %s and cannot be mounted twice", path, device)
 		}
 	}
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer file.Close()
 	control, err := os.OpenFile("/dev/loop-control", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -166,19 +178,39 @@ func attachLoop(path string) (*os.File, error) {
 	return nil, fmt.Errorf("attaching %s to a loop device: others took %d free devices", path, attempts)
 }
 
-// deviceOf returns the name of the loop device that has a file; "" when none has it.
-func deviceOf(path string) (string, error) {
-	path, err := filepath.EvalSymlinks(path)
+// deviceOf returns the name of the loop device that has a file; "" when none has it. It compares files and not their
+// paths: the kernel shows the path in the mount namespace of the process that attached the file, which may have ended.
+// A device that this process may not open counts as one without the file.
+func deviceOf(file *os.File) (string, error) {
+	var want unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &want); err != nil {
+		return "", err
+	}
+	attached, err := filepath.Glob("/sys/block/loop*/loop")
 	if err != nil {
 		return "", err
 	}
-	files, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
-	for _, file := range files {
-		if have, readErr := os.ReadFile(file); readErr == nil && strings.TrimSuffix(string(have), "\n") == path {
-			return filepath.Base(filepath.Dir(filepath.Dir(file))), nil
+	for _, dir := range attached {
+		name := filepath.Base(filepath.Dir(dir))
+		number, err := strconv.Atoi(strings.TrimPrefix(name, "loop"))
+		if err != nil {
+			continue
+		}
+		device, err := openLoop(number)
+		if err != nil {
+			continue
+		}
+		info, err := unix.IoctlLoopGetStatus64(int(device.Fd()))
+		device.Close()
+		switch {
+		case errors.Is(err, unix.ENXIO): // detached meanwhile
+		case err != nil:
+			return "", fmt.Errorf("reading the state of %s: %w", name, err)
+		case info.Device == want.Dev && info.Inode == want.Ino:
+			return name, nil
 		}
 	}
-	return "", err
+	return "", nil
 }
 
 // loopMajor is the kernel's major number of loop devices.
