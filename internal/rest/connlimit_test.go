@@ -202,7 +202,9 @@ func TestRunningRequestsKeepTheirConnections(t *testing.T) {
 		t.Error(err)
 	}
 	// A client has its answer a moment before the server knows that the request has ended.
-	for last := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for last := time.Now().Add(time.Minute); ; <-tick.C {
 		status, err := exchange(dialFrom(t, "127.0.0.5", addr))
 		if err == nil && status == "200 OK" {
 			break

@@ -100,8 +100,8 @@ func buildV2(services *restful.Container, config *common.Config) (http.Handler, 
 }
 
 // buildV3 builds the document of one web service and returns upstream's handler of it. Upstream's builder changes the
-// extensions of the definitions that it is given, and the document shares them. So each document gets its own: documents
-// are built and encoded at the same time.
+// extensions of the definitions that it is given, and the document shares them. So each document gets its own:
+// documents are built and encoded at the same time.
 func buildV3(service *restful.WebService, shared *common.OpenAPIV3Config) http.Handler {
 	config := *shared
 	config.Definitions = maps.Clone(shared.Definitions)

@@ -33,7 +33,8 @@ insert into agent_seen (consumer, seen_at) select name, observed_at from documen
 	where kind = 'Consumer' and removed_at is null and observed_at is not null;
 `
 
-// HostingSchema adds the report of hosting that the last heartbeat of an agent had, as JSON; the empty string when it had none.
+// HostingSchema adds the report of hosting that the last heartbeat of an agent had, as JSON; the empty string when it
+// had none.
 const HostingSchema = `
 alter table agent_seen add column hosting text not null default '';
 `

@@ -90,8 +90,8 @@ func makeDisk(home string, size int64) (int64, error) {
 	return size, nil
 }
 
-// isPermanent reports whether an error of mounting a disk says that this machine or this container cannot do it, and not
-// that something is missing at the moment, such as memory.
+// isPermanent reports whether an error of mounting a disk says that this machine or this container cannot do it, and
+// not that something is missing at the moment, such as memory.
 func isPermanent(err error) bool {
 	return slices.ContainsFunc([]error{unix.EPERM, unix.EACCES, unix.ENOENT, unix.ENODEV, unix.ENXIO, unix.ENOSYS,
 		unix.ENOTTY, unix.EINVAL}, func(permanent error) bool { return errors.Is(err, permanent) })
