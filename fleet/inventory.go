@@ -28,6 +28,7 @@ type inventory struct {
 	requests      map[string]workRequest
 	forwarding    map[string]time.Time                 // placements, by id, whose source forwards, and since when
 	growing       map[string]bool                      // placements, by id, that had no room for a larger size
+	recoveredFrom map[cluster.ManagementClusterID]int  // recoveries that are Ending, by their lost source
 	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
 	// placements, by id, for which fleet requested work because of the loss
 	reportedLost map[string]bool
@@ -48,6 +49,7 @@ type placementEntry struct {
 	mc         cluster.ManagementClusterID // id; "" while it waits
 	second     cluster.ManagementClusterID // on which a move reserves the amounts, too; "" for none
 	phase      api.MovePhase               // of a move that is not over; "" for none
+	recovered  cluster.ManagementClusterID // lost source of a recovery that is Ending; "" for none
 	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
 	demand     Demand
 	growth     Amounts // that a wanted size needs besides; nil: none is wanted
@@ -62,15 +64,16 @@ type entryWithID struct {
 
 func newInventory() *inventory {
 	return &inventory{
-		mcs:          map[cluster.ManagementClusterID]mcEntry{},
-		sums:         map[cluster.ManagementClusterID]sum{},
-		inProgress:   map[cluster.ManagementClusterID]sum{},
-		entries:      map[string]placementEntry{},
-		requests:     map[string]workRequest{},
-		forwarding:   map[string]time.Time{},
-		growing:      map[string]bool{},
-		lost:         map[cluster.ManagementClusterID]bool{},
-		reportedLost: map[string]bool{},
+		mcs:           map[cluster.ManagementClusterID]mcEntry{},
+		sums:          map[cluster.ManagementClusterID]sum{},
+		inProgress:    map[cluster.ManagementClusterID]sum{},
+		entries:       map[string]placementEntry{},
+		requests:      map[string]workRequest{},
+		forwarding:    map[string]time.Time{},
+		growing:       map[string]bool{},
+		recoveredFrom: map[cluster.ManagementClusterID]int{},
+		lost:          map[cluster.ManagementClusterID]bool{},
+		reportedLost:  map[string]bool{},
 	}
 }
 
@@ -116,6 +119,9 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 			if p.Move.Phase == api.Forwarding {
 				inv.forwarding[d.ID] = p.Move.ChangedTime
 			}
+			if p.Move.Phase == api.Ending && p.Move.IsRecovery {
+				e.recovered = p.Move.FromID
+			}
 		}
 		frees := known && (have.second != e.second || have.mc == e.mc && e.mc != "" &&
 			!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))
@@ -125,6 +131,8 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		}
 		inv.addToSum(have, -1)
 		inv.addToSum(e, 1)
+		inv.countRecovered(have, -1)
+		inv.countRecovered(e, 1)
 		if e.isWaiting() {
 			demand, err := json.Marshal(p.Demand)
 			if err != nil {
@@ -162,6 +170,16 @@ func (inv *inventory) addToSum(e placementEntry, times int) {
 		if inv.sums[mc] = s; s.placements == 0 && len(s.reserved) == 0 {
 			delete(inv.sums, mc)
 		}
+	}
+}
+
+// countRecovered adds times to the number of clusters that were recovered from the placement's lost source.
+func (inv *inventory) countRecovered(e placementEntry, times int) {
+	if e.recovered == "" {
+		return
+	}
+	if inv.recoveredFrom[e.recovered] += times; inv.recoveredFrom[e.recovered] == 0 {
+		delete(inv.recoveredFrom, e.recovered)
 	}
 }
 

@@ -49,12 +49,17 @@ const (
 
 // agentView has what the policy reads of one management cluster.
 type agentView struct {
-	id          cluster.ManagementClusterID
-	isReady     bool // it is declared Ready: neither cordoned nor drained, and usable
-	isConnected bool // by a report that is not too old
-	isLost      bool // its last report says that the agent is lost
-	isEmpty     bool // no placement has or reserves room there
+	id           cluster.ManagementClusterID
+	isReady      bool // it is declared Ready: neither cordoned nor drained, and usable
+	isConnected  bool // by a report that is not too old
+	isLost       bool // its last report says that the agent is lost
+	isEmpty      bool // no placement has or reserves room there
+	hasRecovered bool // clusters were recovered from it, and fleet does not know yet that it has none of their objects
 }
+
+// isEmptied reports whether all clusters of a lost management cluster were recovered, by the policy or by an operator.
+// The placements' moves show that. So it is the same in each process, and also after a restart.
+func (m agentView) isEmptied() bool { return !m.isConnected && m.isEmpty && m.hasRecovered }
 
 // suspicion is the reason why the region itself may be cut off from its management clusters. Then the policy pauses.
 // "": there is none.
@@ -86,8 +91,9 @@ func newLossPolicy(after time.Duration) *lossPolicy {
 //
 // A region that is cut off itself sees all its management clusters as lost. So giveUp returns none, says why, and
 // begins all times again when no agent is connected, or when more than a quarter of the Ready management clusters,
-// and more than one, are not connected. It does not count a management cluster that is not connected and is empty:
-// that one may have been given up before, and has nothing to recover.
+// and more than one, are not connected. It does not count an emptied management cluster: its loss was dealt with, and
+// nobody may ever repair its machine. It counts one that is empty and from which no cluster was recovered: the loss of
+// spare ones shows, too, that the region may be cut off.
 func (p *lossPolicy) giveUp(all []agentView, now time.Time) (lost []cluster.ManagementClusterID, why suspicion) {
 	connected, ready, silent := 0, 0, 0
 	since := map[cluster.ManagementClusterID]time.Time{}
@@ -95,7 +101,7 @@ func (p *lossPolicy) giveUp(all []agentView, now time.Time) (lost []cluster.Mana
 		if m.isConnected {
 			connected++
 		}
-		if !m.isReady || m.isEmpty && !m.isConnected {
+		if !m.isReady || m.isEmptied() {
 			continue
 		}
 		ready++
@@ -103,7 +109,7 @@ func (p *lossPolicy) giveUp(all []agentView, now time.Time) (lost []cluster.Mana
 			continue
 		}
 		silent++
-		if !m.isLost {
+		if !m.isLost || m.isEmpty {
 			continue
 		}
 		first, known := p.lostSince[m.id]
@@ -179,7 +185,8 @@ func (inv *inventory) agents(now time.Time) (all []agentView) {
 			continue
 		}
 		all = append(all, agentView{id: id, isReady: m.m.Unusable == "" && cmp.Or(m.declared, api.Ready) == api.Ready,
-			isConnected: inv.isConnected(id, now), isLost: inv.lost[id], isEmpty: inv.sums[id].placements == 0})
+			isConnected: inv.isConnected(id, now), isLost: inv.lost[id], isEmpty: inv.sums[id].placements == 0,
+			hasRecovered: inv.recoveredFrom[id] > 0})
 	}
 	return all
 }

@@ -20,12 +20,13 @@ import (
 )
 
 // viewsOf returns the management clusters of a text such as "a+ b- c? (d-)": connected, reported as lost, and without a
-// report that is young enough. In parentheses it is cordoned, and "b-0" is empty.
+// report that is young enough. In parentheses it is cordoned, "b-0" is empty, and "b-0r" is so since a recovery.
 func viewsOf(text string) (all []agentView) {
 	for _, word := range strings.Fields(text) {
 		inner := strings.Trim(word, "()")
 		all = append(all, agentView{id: cluster.ManagementClusterID(inner[:1]), isReady: inner == word,
-			isConnected: inner[1] == '+', isLost: inner[1] == '-', isEmpty: strings.HasSuffix(inner, "0")})
+			isConnected: inner[1] == '+', isLost: inner[1] == '-', isEmpty: strings.Contains(inner, "0"),
+			hasRecovered: strings.HasSuffix(inner, "r")})
 	}
 	return all
 }
@@ -44,13 +45,20 @@ func TestI9WhichManagementClustersAreGivenUp(t *testing.T) {
 		{"cordoned ones show that the region is connected", "(a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b- | (a+) b-", "b"},
 		{"without a young report", "a+ b? | a+ b? | a+ b? | a+ b? | a+ b? | a+ b?", ""},
 		{"Maestro is away", "a+ b- c+ | a? b? c? | a? b? c? | a? b? c? | a? b? c? | a? b? c?", "suspect"},
-		{"two were given up before", "a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | a+ b-0 c-0 d- | " +
-			"a+ b-0 c-0 d-", "d"},
-		{"only empty ones are lost", "a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0 | a+ b-0 c-0", ""},
-		{"only empty ones exist", "a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0 | a-0 b-0", ""},
+		{"two were given up before", "a+ b-0r c-0r d- | a+ b-0r c-0r d- | a+ b-0r c-0r d- | a+ b-0r c-0r d- | " +
+			"a+ b-0r c-0r d- | a+ b-0r c-0r d-", "d"},
+		{"one is given up meanwhile", "a+ b- c+ | a+ b- c+ | a+ b- c+ | a+ b-r c+ | a+ b-0r c- | a+ b-0r c- | a+ b-0r c- | " +
+			"a+ b-0r c- | a+ b-0r c- | a+ b-0r c-", "c"},
+		{"only emptied ones are lost", "a+ b-0r c-0r | a+ b-0r c-0r | a+ b-0r c-0r | a+ b-0r c-0r | a+ b-0r c-0r", ""},
+		{"only emptied ones exist", "a-0r b-0r | a-0r b-0r | a-0r b-0r | a-0r b-0r | a-0r b-0r | a-0r b-0r", ""},
+		{"spare ones are cut off, too", "a- b+ c-0 d-0 | a- b+ c-0 d-0 | a- b+ c-0 d-0 | a- b+ c-0 d-0 | a- b+ c-0 d-0 | " +
+			"a- b+ c-0 d-0", "suspect"},
+		{"a spare one is lost", "a+ b-0 | a+ b-0 | a+ b-0 | a+ b-0 | a+ b-0 | a+ b-0", ""},
+		{"only spare ones exist", "a-0 b-0 | a-0 b-0", "suspect"},
 		{"an empty one shows that the region is connected", "a+0 b- | a+0 b- | a+0 b- | a+0 b- | a+0 b- | a+0 b-", "b"},
-		{"empty ones that are lost do not make two a quarter", "a+ b- c- d-0 e-0 f-0 g-0 h-0 | " +
-			"a+ b- c- d-0 e-0 f-0 g-0 h-0", "suspect"},
+		{"an emptied one is back, and lost with another", "a+ b-0r c+ | a+ b+0r c+ | a+ b-r c- | a+ b-r c-", "suspect"},
+		{"emptied ones do not make two a quarter", "a+ b- c- d-0r e-0r f-0r g-0r h-0r | " +
+			"a+ b- c- d-0r e-0r f-0r g-0r h-0r", "suspect"},
 		{"the first comes first", "a+ b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | " +
 			"a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+ | a- b- c+ d+ e+ f+ g+ h+", "b a"},
 	} {
@@ -85,7 +93,7 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 			v := view{at: now}
 			for i := range n {
 				m := agentView{id: cluster.ManagementClusterID(fmt.Sprint(i)), isReady: true, isConnected: true,
-					isEmpty: rapid.IntRange(0, 3).Draw(t, "empty") == 0}
+					isEmpty: rapid.IntRange(0, 3).Draw(t, "empty") == 0, hasRecovered: rapid.Bool().Draw(t, "recovered")}
 				if len(views) > 0 && rapid.IntRange(0, 9).Draw(t, "stays") > 0 {
 					m = views[len(views)-1].all[i]
 				} else if rapid.IntRange(0, 3).Draw(t, "lost") == 0 {
@@ -104,7 +112,7 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 						if m.isConnected {
 							connected++
 						}
-						if m.isReady && (m.isConnected || !m.isEmpty) {
+						if m.isReady && (m.isConnected || !m.isEmpty || !m.hasRecovered) {
 							ready++
 							if !m.isConnected {
 								silent++
@@ -249,32 +257,52 @@ func (b *lockedBuffer) String() string {
 	return b.text.String()
 }
 
-// Two management clusters are lost and empty. The policy recovers the cluster of a third. Then the last one is lost,
-// too: the policy says every ten minutes that it recovers nothing.
+// Two management clusters are lost, and their clusters were recovered before this process started. A third is lost
+// together with a spare one: the policy pauses. When the spare one is back, the policy recovers the cluster of the
+// third. Then the last ones are lost, too: the policy says every ten minutes that it recovers nothing.
 func TestI9EmptiedManagementClustersDoNotStopThePolicy(t *testing.T) {
 	log := &lockedBuffer{}
 	logger := slog.New(slog.NewTextHandler(io.MultiWriter(log, t.Output()), nil))
-	b := startOn(t, pgtest.DSN(t), Options{Logger: logger})
-	third := b.mc("third", `{"capacity":{"planes":10}}`, nil)
-	id := b.cluster("shop", `{}`)
-	b.place(id)
-	b.reportPlane(id, "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
-	first, second := b.mc("first", `{}`, nil), b.mc("second", `{}`, nil)
-	last := b.mc("last", `{"capacity":{"planes":1}}`, nil)
-	for _, mc := range []string{first, second, third} {
-		b.reportLost(mc)
+	dsn := pgtest.DSN(t)
+	b := startOn(t, dsn, Options{})
+	placeOn := func(mc, name string) (mcID, id string) { // on the only one with room that is connected
+		mcID, id = b.mc(mc, `{"capacity":{"planes":1}}`, nil), b.cluster(name, `{}`)
+		b.place(id)
+		b.reportPlane(id, "True", `{"backups":{"from":"2026-11-29T10:00:00Z"}}`)
+		return mcID, id
 	}
+	first, a := placeOn("first", "a")
+	second, c := placeOn("second", "c")
+	third, id := placeOn("third", "shop")
+	last, spare := b.mc("last", `{"capacity":{"planes":3}}`, nil), b.mc("spare", `{"capacity":{"planes":0}}`, nil)
+	b.reportLost(first)
+	b.reportLost(second)
+	for _, id := range []string{a, c} {
+		b.move(id, api.MoveOrder{Step: api.Recover, ID: "m1"})
+		checkEqual(t, "a recovery", b.move(id, api.MoveOrder{Step: api.Arrived, ID: "m1"}), "Ending to last, placed on last")
+	}
+	b.end()
+	b = startOn(t, dsn, Options{Logger: logger})
+	b.reportConnected(last)
+	b.reportLost(spare)
+	b.reportLost(third)
 	b.eventually("fleet sees the placement", func() (is bool) {
 		b.fleet.shared.use(func(inv *inventory) {
 			on, _ := inv.recoverable([]cluster.ManagementClusterID{cluster.ManagementClusterID(third)})
-			is = len(on) == 1
+			is = len(on) == 1 && inv.lost[cluster.ManagementClusterID(first)] && inv.lost[cluster.ManagementClusterID(second)]
 		})
 		return is
 	})
-	p, now := newLossPolicy(time.Minute), time.Now()
-	for range 2 {
+	p, now := newLossPolicy(20*time.Second), time.Now()
+	for range 3 {
 		b.fleet.recoverLost(t.Context(), p, now)
-		now = now.Add(time.Minute)
+		checkEqual(t, "the gauge while the spare one is lost, too", testutil.ToFloat64(b.fleet.metrics.paused), 1)
+		now = now.Add(10 * time.Second)
+	}
+	b.reportConnected(spare)
+	for range 3 {
+		b.fleet.recoverLost(t.Context(), p, now)
+		now = now.Add(10 * time.Second)
 	}
 	m := b.place(id).Move
 	if m == nil || m.Phase != api.Recovering {
@@ -284,6 +312,8 @@ func TestI9EmptiedManagementClustersDoNotStopThePolicy(t *testing.T) {
 	checkEqual(t, "warnings while one is connected", strings.Count(log.String(), string(noneConnected)), 0)
 
 	b.reportLost(last)
+	b.reportLost(spare)
+	p = newLossPolicy(time.Minute) // it has warned of nothing
 	for at := now; at.Before(now.Add(2*warnSuspicionEvery + time.Second)); at = at.Add(checkLossesEvery) {
 		b.fleet.recoverLost(t.Context(), p, at)
 	}
