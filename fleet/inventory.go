@@ -28,6 +28,7 @@ type inventory struct {
 	requests      map[string]workRequest
 	forwarding    map[string]time.Time                 // placements, by id, whose source forwards, and since when
 	growing       map[string]bool                      // placements, by id, that had no room for a larger size
+	recovering    map[string]cluster.ID                // clusters whose recovery runs, by their placements' ids
 	recoveredFrom map[cluster.ManagementClusterID]int  // recoveries that are Ending, by their lost source
 	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
 	// placements, by id, for which fleet requested work because of the loss
@@ -71,6 +72,7 @@ func newInventory() *inventory {
 		requests:      map[string]workRequest{},
 		forwarding:    map[string]time.Time{},
 		growing:       map[string]bool{},
+		recovering:    map[string]cluster.ID{},
 		recoveredFrom: map[cluster.ManagementClusterID]int{},
 		lost:          map[cluster.ManagementClusterID]bool{},
 		reportedLost:  map[string]bool{},
@@ -122,6 +124,9 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 			if p.Move.Phase == api.Ending && p.Move.IsRecovery {
 				e.recovered = p.Move.FromID
 			}
+		}
+		if delete(inv.recovering, d.ID); e.phase == api.Recovering && e.orphanedAt.IsZero() {
+			inv.recovering[d.ID] = e.cluster
 		}
 		frees := known && (have.second != e.second || have.mc == e.mc && e.mc != "" &&
 			!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))

@@ -152,7 +152,8 @@ func (p *lossPolicy) mustWarn(why suspicion, now time.Time) bool {
 }
 
 // countStartable returns how many more recoveries the policy may begin at now, beside those of the clusters in running,
-// which are all that run in the region. It does not count recoveries that have run for slowRecovery.
+// which are all that run in the region. It does not count recoveries that have run for slowRecovery, and forgets those
+// that have ended. So each pass calls it, also when nothing is given up.
 func (p *lossPolicy) countStartable(running []cluster.ID, now time.Time) int {
 	since := map[cluster.ID]time.Time{}
 	n := maxRecoveries
@@ -191,24 +192,18 @@ func (inv *inventory) agents(now time.Time) (all []agentView) {
 	return all
 }
 
-// recoverable returns two lists. on has the clusters that are placed on each of mcs and do not move, in the order of
-// their ids. running has the clusters, of the whole region and in any order, whose recovery runs, whoever began it.
-func (inv *inventory) recoverable(mcs []cluster.ManagementClusterID) (
-	on map[cluster.ManagementClusterID][]cluster.ID, running []cluster.ID) {
-	on = map[cluster.ManagementClusterID][]cluster.ID{}
+// recoverable returns the clusters that are placed on each of mcs and do not move, in the order of their ids.
+func (inv *inventory) recoverable(mcs []cluster.ManagementClusterID) map[cluster.ManagementClusterID][]cluster.ID {
+	on := map[cluster.ManagementClusterID][]cluster.ID{}
 	for _, e := range inv.entries {
-		switch {
-		case e.removed || !e.orphanedAt.IsZero():
-		case e.phase == api.Recovering:
-			running = append(running, e.cluster)
-		case e.phase == "" && slices.Contains(mcs, e.mc):
+		if !e.removed && e.orphanedAt.IsZero() && e.phase == "" && slices.Contains(mcs, e.mc) {
 			on[e.mc] = append(on[e.mc], e.cluster)
 		}
 	}
 	for _, ids := range on {
 		slices.Sort(ids)
 	}
-	return on, running
+	return on
 }
 
 // watchLosses applies the policy until ctx ends.
@@ -235,8 +230,12 @@ func (f *Fleet) watchLosses(ctx context.Context) {
 // it recovers nothing, sets the gauge and warns.
 func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 	var agents []agentView
-	f.shared.use(func(inv *inventory) { agents = inv.agents(now) })
+	var running []cluster.ID
+	f.shared.use(func(inv *inventory) {
+		agents, running = inv.agents(now), slices.Collect(maps.Values(inv.recovering))
+	})
 	lost, why := p.giveUp(agents, now)
+	startable, examined := p.countStartable(running, now), 0
 	paused := 0.0
 	if why != "" {
 		paused = 1
@@ -250,9 +249,7 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 		return
 	}
 	var on map[cluster.ManagementClusterID][]cluster.ID
-	var running []cluster.ID
-	f.shared.use(func(inv *inventory) { on, running = inv.recoverable(lost) })
-	startable, examined := p.countStartable(running, now), 0
+	f.shared.use(func(inv *inventory) { on = inv.recoverable(lost) })
 	ctx = store.WithActor(ctx, store.Actor{Principal: "system:fleet"})
 	for _, mc := range lost {
 		for _, id := range p.withoutBackoff(on[mc], now) {

@@ -137,16 +137,6 @@ func TestI9OnlyWhatWasLostForTheWholeTimeIsGivenUp(t *testing.T) {
 	})
 }
 
-func TestASlowRecoveryDoesNotStopOthers(t *testing.T) {
-	p, now := newLossPolicy(time.Hour), time.Now()
-	four := []cluster.ID{"a", "b", "c", "d"}
-	checkEqual(t, "free beside three", p.countStartable(four[:3], now), 1)
-	checkEqual(t, "free beside four", p.countStartable(four, now.Add(time.Minute)), 0)
-	checkEqual(t, "free beside three slow ones", p.countStartable(four, now.Add(slowRecovery)), 3)
-	checkEqual(t, "free in the end", p.countStartable(nil, now.Add(slowRecovery)), 4)
-	checkEqual(t, "remembered recoveries", len(p.runningSince), 0)
-}
-
 // Two processes apply the policy. The plane of each cluster with a backup is recovered once; a cluster without one
 // stays, and is tried again later.
 func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
@@ -174,7 +164,7 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 		}
 	}
 	see("the loss and all placements", func(inv *inventory) bool {
-		on, _ := inv.recoverable([]cluster.ManagementClusterID{one})
+		on := inv.recoverable([]cluster.ManagementClusterID{one})
 		return inv.lost[one] && inv.isConnected(two, time.Now()) && len(on[one]) == 7
 	})
 	now := time.Now()
@@ -210,10 +200,7 @@ func TestI9I1ALostManagementClusterIsGivenUpAfterATime(t *testing.T) {
 		t.Fatal("a cluster without a backup is recovered")
 	}
 	running := func(n int) func(inv *inventory) bool {
-		return func(inv *inventory) bool {
-			_, running := inv.recoverable(nil)
-			return len(running) == n
-		}
+		return func(inv *inventory) bool { return len(inv.recovering) == n }
 	}
 	see("the recoveries", running(maxRecoveries))
 	pass(now.Add(after + 10*time.Second))
@@ -288,7 +275,7 @@ func TestI9EmptiedManagementClustersDoNotStopThePolicy(t *testing.T) {
 	b.reportLost(third)
 	b.eventually("fleet sees the placement", func() (is bool) {
 		b.fleet.shared.use(func(inv *inventory) {
-			on, _ := inv.recoverable([]cluster.ManagementClusterID{cluster.ManagementClusterID(third)})
+			on := inv.recoverable([]cluster.ManagementClusterID{cluster.ManagementClusterID(third)})
 			is = len(on) == 1 && inv.lost[cluster.ManagementClusterID(first)] && inv.lost[cluster.ManagementClusterID(second)]
 		})
 		return is
@@ -345,7 +332,7 @@ func TestI9ARecoveryThatLostARaceForRoomIsTriedAgainSoon(t *testing.T) {
 	}
 	capacity := func(inv *inventory) Amounts { return inv.mcs[cluster.ManagementClusterID(two)].m.Capacity }
 	see("the loss, the target and the placements", func(inv *inventory) bool {
-		on, _ := inv.recoverable([]cluster.ManagementClusterID{one})
+		on := inv.recoverable([]cluster.ManagementClusterID{one})
 		return inv.lost[one] && capacity(inv) != nil && len(on[one]) == 3
 	})
 	p, now := newLossPolicy(time.Minute), time.Now()
