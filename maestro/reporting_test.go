@@ -132,7 +132,7 @@ func TestPresenceIsReported(t *testing.T) {
 }
 
 // The report of hosting in an agent's heartbeats reaches the lifecycle manager. A heartbeat without one ends it, and a
-// malformed one changes nothing.
+// malformed one changes nothing. Of one that the lifecycle manager refuses only the presence is reported.
 func TestTheReportOfHostingReachesTheLifecycleManager(t *testing.T) {
 	t.Parallel()
 	c := manager(t)
@@ -150,8 +150,9 @@ func TestTheReportOfHostingReachesTheLifecycleManager(t *testing.T) {
 		{`{"hosting":{"warm_planes":2,"capacity":{"planes":40},"more":1}}`,
 			`{"hosting":{"warm_planes":2,"capacity":{"planes":40}}}`},
 		{`{"hosting":{"warm_planes":-2}}`, `{"hosting":{"warm_planes":2,"capacity":{"planes":40}}}`},
-		{`{"hosting":{"warm_planes":0}}`, `{"hosting":{"warm_planes":0}}`},
+		{`{"hosting":{"capacity":{"\u0000":1}}}`, `{"hosting":{"warm_planes":2,"capacity":{"planes":40}}}`},
 		{`{}`, `{}`},
+		{`{"hosting":{"warm_planes":0}}`, `{"hosting":{"warm_planes":0}}`},
 	} {
 		eventually(t, step.want, func() error {
 			a.send(t.Context(), a.message(work.Seen, []byte(step.seen)))
@@ -165,6 +166,21 @@ func TestTheReportOfHostingReachesTheLifecycleManager(t *testing.T) {
 			return nil
 		})
 	}
+	before := time.Now() // the servers of a test have one clock
+	refused := map[work.Consumer]string{"edge-1": `{"warm_planes":0,"capacity":{"\u0000":1}}`}
+	if err := i.server.contacts.Record(t.Context(), map[work.Consumer]time.Time{"edge-1": before}, refused); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the presence without the report of hosting", func() error {
+		all, err := c.Statuses(t.Context(), presence.ManagementClusters, mc.ID)
+		if err != nil {
+			return err
+		}
+		if got := string(all[0].Data); got != `{}` || all[0].Conditions[0].Status != "True" {
+			return fmt.Errorf("the data is %s, %+v", got, all[0].Conditions[0])
+		}
+		return nil
+	})
 }
 
 // beat has an agent say something all the time, until the function that it

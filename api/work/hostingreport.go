@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 )
 
 // SeenData is the data of Seen.
@@ -35,6 +36,10 @@ const (
 	maxFigure        = 1 << 40
 )
 
+// resourceForm is the form of a resource's name, such as memory_mib or nvidia.com/gpu. It has no character that some
+// store or reader of the report refuses: one such name would make it refuse the presence of the agent, too.
+var resourceForm = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
+
 // ParseHostingReport parses and checks a report. The error says what is wrong with it.
 func ParseHostingReport(data []byte) (r HostingReport, err error) {
 	if len(data) > maxHostingReport {
@@ -51,7 +56,7 @@ func (r HostingReport) check() error {
 		return errors.New("the report of hosting has a figure that is not possible")
 	}
 	for name, n := range r.Capacity {
-		if len(name) > 63 || n < 0 || n > maxFigure {
+		if !resourceForm.MatchString(name) || n < 0 || n > maxFigure {
 			return errors.New("the report of hosting has a capacity that is not possible")
 		}
 	}

@@ -184,13 +184,27 @@ func concernsOneReport(err error) bool {
 	return status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout
 }
 
-// sendOne sends a report and passes the result to the schedule. It returns only errors after which the
-// other reports would fail, too.
+// isContentRefused reports whether the lifecycle manager refused a report because of its body.
+func isContentRefused(err error) bool {
+	status := remote.StatusOf(err)
+	return status == http.StatusBadRequest || status == http.StatusRequestEntityTooLarge ||
+		status == http.StatusUnprocessableEntity
+}
+
+// sendOne sends a report and passes the result to the schedule. When CLM refuses the content of a report that has
+// figures of hosting, sendOne sends it once more without them: a management cluster makes the figures, and nothing may
+// depend on them, least of all its presence. It returns only errors after which the other reports would fail, too.
 func (r *reporter) sendOne(ctx context.Context, w dueReport, now time.Time) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	err := r.send(ctx, w, now)
+	if w.hosting != "" && isContentRefused(err) {
+		r.Logger.LogAttrs(ctx, slog.LevelDebug, "CLM refused the presence of an agent with the report of hosting",
+			slog.String("consumer", string(w.consumer)), slog.Any("error", err))
+		w.hosting = ""
+		err = r.send(ctx, w, now)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch status := remote.StatusOf(err); {
