@@ -63,6 +63,29 @@ func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
 	check("config/p/regions/r1.yaml:1: " + regional + "the values: missing property 'host'")
 }
 
+// TestTimesOfLossesAreRenderedInTheFormOfTheCharts: each time that the configuration accepts is one of the charts, too.
+func TestTimesOfLossesAreRenderedInTheFormOfTheCharts(t *testing.T) {
+	for text, want := range map[string]string{`30m0s`: "30m", `1800s`: "30m", `1.5h`: "1h30m", `0s`: "0", `"0"`: "0",
+		`90m`: "1h30m", `5m`: "5m", `48h`: "48h"} {
+		f, err := Load(mapFS{
+			"defaults.yaml":       "git: {repository: r}\n",
+			"p/environment.yaml":  "sectors: [main]\n",
+			"p/regions/r1.yaml":   "sector: main\nservices: {recoverLostAfter: " + text + "}\nmanagementClusters: {mc01: }\n",
+			"p/sectors/main.yaml": "",
+		}.files(), "config")
+		if err != nil {
+			t.Errorf("%s: %v", text, err)
+			continue
+		}
+		if _, err := (Repository{Files: os.DirFS("..")}).CheckCharts(f); err != nil {
+			t.Errorf("%s: %v", text, err)
+		}
+		if got := Declare(f.Regions()[0]).Services.RecoverLostAfter; got != want {
+			t.Errorf("%s is rendered as %q, want %q", text, got, want)
+		}
+	}
+}
+
 // TestTheExamplesPassTheSchemasOfTheCharts checks the worked tree by the charts of this repository,
 // which refuse a mistake.
 func TestTheExamplesPassTheSchemasOfTheCharts(t *testing.T) {

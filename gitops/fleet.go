@@ -13,7 +13,6 @@ import (
 	"runtime"
 	"slices"
 	"strings"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -228,9 +227,9 @@ func checkSettings(n *node, s Settings) error {
 	shown := s.Services.PlacementShownTo
 	check(shown == "operators" || shown == "customers", shown, "it must be operators or customers", "services",
 		"placementShownTo")
-	after, err := time.ParseDuration(s.Services.RecoverLostAfter)
-	check(err == nil && cluster.CheckRecoverLostAfter(after) == nil, s.Services.RecoverLostAfter,
-		"it must be a time such as 30m, at least 5m, or 0", "services", "recoverLostAfter")
+	_, err := cluster.ParseRecoverLostAfter(s.Services.RecoverLostAfter)
+	check(err == nil, s.Services.RecoverLostAfter, "it must be whole minutes, such as 30m or 1h30m, at least 5m, or 0",
+		"services", "recoverLostAfter")
 	check(tagForm.MatchString(s.Versions.Atoll), s.Versions.Atoll, "it must be the tag of an image", "versions", "atoll")
 	checkReleases := func(releases []string, path ...string) {
 		for i, r := range releases {
@@ -272,6 +271,9 @@ func decode(n *node) (Settings, error) {
 		err = d.Decode(&s)
 	}
 	s.Services.PlacementShownTo = cmp.Or(s.Services.PlacementShownTo, "operators") // also where a level deletes it
+	if after, err := cluster.ParseRecoverLostAfter(s.Services.RecoverLostAfter); err == nil {
+		s.Services.RecoverLostAfter = cluster.FormatRecoverLostAfter(after) // the only form that the charts accept
+	}
 	return s, err
 }
 

@@ -93,8 +93,8 @@ type Services struct {
 	Traces string `json:"traces,omitempty"`
 	// Who is shown the name of a cluster's management cluster: operators or customers.
 	PlacementShownTo string `json:"placementShownTo"`
-	// Time such as 30m, at least 5m. When the agent of a management cluster has been lost for so long, the
-	// region recovers its clusters on others from their backups. 0 or none: an operator does.
+	// Time in whole minutes such as 30m or 1h30m, at least 5m. When the agent of a management cluster has been
+	// lost for so long, the region recovers its clusters on others from their backups. 0 or none: an operator does.
 	RecoverLostAfter string `json:"recoverLostAfter,omitempty"`
 }
 

@@ -74,15 +74,12 @@ func (h *helmValues) setRecoverLostAfter(s *Settings) {
 	if text == "" {
 		return
 	}
-	after, err := time.ParseDuration(text)
-	if err == nil {
-		err = cluster.CheckRecoverLostAfter(after)
-	}
+	after, err := cluster.ParseRecoverLostAfter(text)
 	if err != nil {
 		h.refuse(at, keys, text, err.Error())
 		return
 	}
-	s.RecoverLostAfter = text
+	s.RecoverLostAfter = cluster.FormatRecoverLostAfter(after)
 }
 
 // logLevel returns a level of logs.

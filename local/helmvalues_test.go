@@ -32,7 +32,7 @@ hypershift: {externalDns: {domain: example.com}}
 		Values: parseValues(t, `
 logLevel: debug
 traces: http://own
-clm: {recoverLostAfter: 1h, replicas: 2, releases: [1.36.3],
+clm: {recoverLostAfter: 60m, replicas: 2, releases: [1.36.3],
   resources: {limits: {memory: 1Gi, cpu: 1500m}, requests: {cpu: 250m}}}
 adapter: {baseDomain: hosted.example.com, replicas: 0}
 platform: {placementShownTo: customers, extraArgs: [--x]}

@@ -59,7 +59,7 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 				if err := cluster.CheckRecoverLostAfter(lostAfter); err != nil {
 					return fmt.Errorf("--recover-lost-after: %w", err)
 				}
-				text := lostAfter.String()
+				text := cluster.FormatRecoverLostAfter(lostAfter)
 				opts.RecoverLostAfter = &text
 			}
 			if cmd.Flags().Changed("backups") {
@@ -96,8 +96,9 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 		"planes that run and wait for new clusters, on each management cluster: see atoll hosting --help (default: as it "+
 			"is, none in a new region)")
 	cmd.Flags().DurationVar(&lostAfter, "recover-lost-after", 0,
-		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m, on others from "+
-			"their backups; 0: an operator does, with atoll mc lost (default: as it is, 0 in a new region)")
+		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m in whole "+
+			"minutes, on others from their backups; 0: an operator does, with atoll mc lost (default: as it is, 0 in a new "+
+			"region)")
 	cmd.Flags().StringVar(&nodes, "nodes", "",
 		"what makes the nodes of a node pool that names no provider: simulated, or local, which runs pods and needs root "+
 			"and make nodes: see atoll node preflight (default: as it is, simulated in a new region)")

@@ -48,8 +48,8 @@ func (f *fleetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().DurationVar(&f.forwardFor, "forward-moved-for", 7*24*time.Hour,
 		"how long the management cluster that a cluster has left forwards the connections of old kubeconfigs")
 	cmd.Flags().DurationVar(&f.lostAfter, "recover-lost-after", 0,
-		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m, on others "+
-			"from their backups; 0: an operator does (atoll mc lost)")
+		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m in "+
+			"whole minutes, on others from their backups; 0: an operator does (atoll mc lost)")
 }
 
 // openWorks returns the client of Maestro that the fleet uses, and the function that closes it. The
