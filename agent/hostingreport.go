@@ -16,17 +16,45 @@ import (
 // readReportEvery is how often the agent reads the report of hosting.
 const readReportEvery = 30 * time.Second
 
+// hostingRecord is the last report of hosting that the agent has read. Its times are of the agent's own clock: those of
+// hosting's machine are never compared with it.
+type hostingRecord struct {
+	report  *work.HostingReport // nil: none
+	version string              // resource version of the report; "": none was read yet, or there is none
+	since   time.Time           // when the agent first read this version
+}
+
+// record records a report that was read at now.
+func (h *hostingRecord) record(report *work.HostingReport, version string, now time.Time) {
+	if version == "" || version != h.version {
+		*h = hostingRecord{report, version, now}
+	}
+}
+
+// reportAt returns the report that the heartbeats have at now: nil when its version has not changed for
+// work.MaxHostingReportAge. Then hosting does not run, or the report cannot be read.
+func (h *hostingRecord) reportAt(now time.Time) *work.HostingReport {
+	if now.Sub(h.since) >= work.MaxHostingReportAge {
+		return nil
+	}
+	return h.report
+}
+
 // watchHosting reads the report of hosting until ctx ends. The heartbeats, which wait for no call of the API server,
-// have the last one that was read. While the API server does not answer, that stays.
+// have the last one that was read. While the API server does not answer, that stays until it is too old.
 func (a *Agent) watchHosting(ctx context.Context) {
 	tick := time.NewTicker(readReportEvery)
 	defer tick.Stop()
+	var last hostingRecord
 	for {
-		if r, err := a.kube.readHostingReport(ctx); err == nil {
-			a.hosting.Store(r)
+		r, version, err := a.kube.readHostingReport(ctx)
+		now := time.Now()
+		if err == nil {
+			last.record(r, version, now)
 		} else if ctx.Err() == nil {
 			a.log.LogAttrs(ctx, slog.LevelDebug, "the report of hosting cannot be read", slog.Any("error", err))
 		}
+		a.hosting.Store(last.reportAt(now))
 		select {
 		case <-ctx.Done():
 			return
@@ -35,23 +63,23 @@ func (a *Agent) watchHosting(ctx context.Context) {
 	}
 }
 
-// readHostingReport reads the report of hosting. It is nil when there is none, when the agent may not read it, and when
-// its content is no report: then the region shows no figures.
-func (k *kube) readHostingReport(ctx context.Context) (*work.HostingReport, error) {
+// readHostingReport reads the report of hosting and its resource version. The report is nil when there is none, when
+// the agent may not read it, and when its content is no report: then the region shows no figures.
+func (k *kube) readHostingReport(ctx context.Context) (r *work.HostingReport, version string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	o, err := k.dynamic.Resource(schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}).
 		Namespace(work.HostingReportNamespace).Get(ctx, work.HostingReportName, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) {
-		return nil, nil
+		return nil, "", nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 	text, _, _ := unstructured.NestedString(o.Object, "data", work.HostingReportKey)
-	r, err := work.ParseHostingReport([]byte(text))
+	parsed, err := work.ParseHostingReport([]byte(text))
 	if err != nil {
-		return nil, nil
+		return nil, o.GetResourceVersion(), nil
 	}
-	return &r, nil
+	return &parsed, o.GetResourceVersion(), nil
 }

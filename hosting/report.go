@@ -2,6 +2,7 @@ package hosting
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -25,15 +26,13 @@ type Reporter struct {
 	Log        *slog.Logger
 }
 
-const (
-	// reportEvery is how often hosting compares its report with the one that it wrote last.
-	reportEvery = 10 * time.Second
-	// rewriteEvery is how often hosting writes an unchanged report: somebody may have changed or deleted it.
-	rewriteEvery = 10 * time.Minute
-)
+// reportEvery is how often hosting compares its report with the one that it wrote last.
+const reportEvery = 10 * time.Second
 
-// Run writes the report when it has changed, until ctx ends. After an error it tries again. The first error of a kind
-// is logged: hosting may lack the right, which "atoll mc bootstrap" of an earlier version has not given.
+// Run writes the report when it has changed, and every work.HostingRewriteEvery, until ctx ends. It writes an unchanged
+// one, too, because the agent drops a report that is not written again, and because somebody may have changed or
+// deleted it. After an error it tries again. The first error of a kind is logged: hosting may lack the right, which
+// "atoll mc bootstrap" of an earlier version has not given.
 func (r Reporter) Run(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
@@ -45,7 +44,7 @@ func (r Reporter) Run(ctx context.Context) error {
 		if err != nil {
 			return err // impossible: it has numbers only
 		}
-		if string(report) != string(written) || time.Since(at) >= rewriteEvery {
+		if string(report) != string(written) || time.Since(at) >= work.HostingRewriteEvery {
 			err := r.write(ctx, report)
 			switch reason := apierrors.ReasonForError(err); {
 			case err == nil:
@@ -69,9 +68,10 @@ func (r Reporter) Run(ctx context.Context) error {
 func (r Reporter) write(ctx context.Context, report []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, reportEvery)
 	defer cancel()
+	data := map[string]string{work.HostingReportKey: string(report), work.HostingWriteKey: rand.Text()}
 	body, err := json.Marshal(map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{"name": work.HostingReportName, "namespace": work.HostingReportNamespace},
-		"data":     map[string]string{work.HostingReportKey: string(report)}})
+		"data":     data})
 	if err != nil {
 		return err
 	}

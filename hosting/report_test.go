@@ -48,6 +48,23 @@ func TestHostingWritesItsReport(t *testing.T) {
 	planes <- 0
 	see(`{"warm_planes":0,"capacity":{"planes":40}}`)
 
+	version := func() string {
+		t.Helper()
+		o, err := admin.Resource(configMaps).Namespace(work.HostingReportNamespace).Get(t.Context(),
+			work.HostingReportName, metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o.GetResourceVersion()
+	}
+	before := version()
+	if err := r.write(t.Context(), []byte(`{"warm_planes":0,"capacity":{"planes":40}}`)); err != nil {
+		t.Fatal(err)
+	}
+	if version() == before {
+		t.Error("a second write of the same report leaves its version: the agent cannot see that hosting runs")
+	}
+
 	other := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{"name": "other"}}}
 	if _, err := own.Resource(configMaps).Namespace(work.HostingReportNamespace).Create(t.Context(), other,

@@ -193,8 +193,8 @@ type Decision struct {
 	Objections []Objection `json:"objections"`
 }
 
-// HostingFigures What hosting on the management cluster last reported, up to some minutes ago; absent while its agent is not connected,
-// and when there is no report. No placement depends on it.
+// HostingFigures What hosting on the management cluster last reported: some minutes ago, or half an hour ago when it has stopped;
+// absent while its agent is not connected, and when there is no report. No placement depends on it.
 type HostingFigures struct {
 	// Capacity What hosting takes for the capacity when it counts the room for warm planes (atoll hosting --capacity); absent when it
 	// was not told. Placements follow the capacity of the management cluster, and a change of that does not change this one.
@@ -423,8 +423,8 @@ type Usage struct {
 	// Free Of each resource that the capacity names; other resources are not limited.
 	Free Amounts `json:"free"`
 
-	// Hosting What hosting on the management cluster last reported, up to some minutes ago; absent while its agent is not connected,
-	// and when there is no report. No placement depends on it.
+	// Hosting What hosting on the management cluster last reported: some minutes ago, or half an hour ago when it has stopped;
+	// absent while its agent is not connected, and when there is no report. No placement depends on it.
 	Hosting *HostingFigures   `json:"hosting,omitempty"`
 	ID      string            `json:"id"`
 	Labels  map[string]string `json:"labels"`

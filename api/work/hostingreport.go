@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"time"
 )
 
 // SeenData is the data of Seen.
@@ -27,6 +28,17 @@ const (
 	HostingReportNamespace = "atoll-hosting"
 	HostingReportName      = "hosting-report" // a ConfigMap
 	HostingReportKey       = "report.json"    // of its data: a HostingReport
+	// HostingWriteKey is the key of a random text, another in each write, also of an unchanged report. So a report that
+	// hosting still writes has another resource version after each HostingRewriteEvery. It has no other meaning.
+	HostingWriteKey = "write"
+)
+
+const (
+	// HostingRewriteEvery is how often hosting writes an unchanged report.
+	HostingRewriteEvery = 10 * time.Minute
+	// MaxHostingReportAge is how long the agent sends a report whose resource version does not change, by its own clock:
+	// then hosting has missed two writes, or the agent cannot read them.
+	MaxHostingReportAge = 25 * time.Minute
 )
 
 // Bounds of a report that is accepted.

@@ -17,9 +17,10 @@ func mcList(session *terminal.Session) *cobra.Command {
 		Short: "List management clusters: their state, their clusters, the time of their agents' last events",
 		Long: `Lists the management clusters. PLANES and MEMORY MIB are what the clusters that are placed
 there reserve, and the capacity. WARM is the number of warm planes, which wait for new
-clusters (atoll hosting --warm-planes), as of some minutes ago. They take memory of the
-machine beside what is reserved, about 250 MiB each, and end when it has little memory or
-its capacity has no room: no placement fails because of them.`,
+clusters (atoll hosting --warm-planes), as of some minutes ago; - when it is not known, as
+half an hour after hosting has stopped. They take memory of the machine beside what is
+reserved, about 250 MiB each, and end when it has little memory or its capacity has no
+room: no placement fails because of them.`,
 		Example: "  atoll mc list -o json", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
