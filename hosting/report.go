@@ -38,7 +38,7 @@ func (r Reporter) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var written []byte
 	var at time.Time
-	var logged metav1.StatusReason
+	var failed writeFailures
 	for {
 		report, err := json.Marshal(work.HostingReport{WarmPlanes: r.WarmPlanes(), Capacity: r.Capacity})
 		if err != nil {
@@ -46,11 +46,10 @@ func (r Reporter) Run(ctx context.Context) error {
 		}
 		if string(report) != string(written) || time.Since(at) >= work.HostingRewriteEvery {
 			err := r.write(ctx, report)
-			switch reason := apierrors.ReasonForError(err); {
-			case err == nil:
-				written, at, logged = report, time.Now(), ""
-			case ctx.Err() == nil && reason != logged:
-				logged = reason
+			if err == nil {
+				written, at = report, time.Now()
+			}
+			if ctx.Err() == nil && failed.mustLog(err) {
 				r.Log.LogAttrs(ctx, slog.LevelWarn,
 					"the region does not see the warm planes: the report cannot be written; see `atoll mc bootstrap`",
 					slog.Any("error", err))
@@ -62,6 +61,20 @@ func (r Reporter) Run(ctx context.Context) error {
 		case <-tick.C:
 		}
 	}
+}
+
+// writeFailures remembers which failure to write the report was logged last.
+type writeFailures struct {
+	isLogged bool // since the last success
+	reason   metav1.StatusReason
+}
+
+// mustLog reports whether the result of a write is logged: the first error since the last success, and one of another
+// kind than that of the last log. The API server's reason is the kind; all errors without its answer are one kind.
+func (f *writeFailures) mustLog(err error) bool {
+	last := *f
+	*f = writeFailures{isLogged: err != nil, reason: apierrors.ReasonForError(err)}
+	return f.isLogged && *f != last
 }
 
 // write applies the ConfigMap with a report.

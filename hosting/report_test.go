@@ -2,17 +2,58 @@ package hosting
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 
 	"atoll.dev/api/work"
 	"atoll.dev/test/testsite"
 )
+
+// TestTheFirstFailureToWriteTheReportIsLogged: also when the API server cannot be reached.
+func TestTheFirstFailureToWriteTheReportIsLogged(t *testing.T) {
+	var failed writeFailures
+	unreachable := errors.New("connection refused")
+	forbidden := apierrors.NewForbidden(schema.GroupResource{Resource: "configmaps"}, "hosting-report", nil)
+	for i, step := range []struct {
+		err  error
+		want bool
+	}{{unreachable, true}, {unreachable, false}, {fmt.Errorf("again: %w", unreachable), false}, {nil, false},
+		{unreachable, true}, {forbidden, true}, {forbidden, false}, {unreachable, true}, {nil, false}, {nil, false},
+		{forbidden, true}} {
+		if got := failed.mustLog(step.err); got != step.want {
+			t.Fatalf("step %d, %v: it is logged: %t, want %t", i, step.err, got, step.want)
+		}
+	}
+
+	unreachableClient := client(t, &rest.Config{Host: "https://127.0.0.1:1"})
+	log := make(chan string, 1)
+	logger := slog.New(slog.NewTextHandler(writerFunc(func(p []byte) (int, error) {
+		select {
+		case log <- string(p):
+		default:
+		}
+		return len(p), nil
+	}), nil))
+	r := Reporter{Client: unreachableClient, WarmPlanes: func() int { return 0 }, Log: logger}
+	testsite.Run(t, "the report", r.Run)
+	if line := <-log; !strings.Contains(line, "the report cannot be written") {
+		t.Errorf("the log has %s", line)
+	}
+}
+
+// writerFunc is an io.Writer.
+type writerFunc func(p []byte) (int, error)
+
+func (f writerFunc) Write(p []byte) (int, error) { return f(p) }
 
 // TestHostingWritesItsReport: with hosting's own rights, which let it write no other ConfigMap.
 func TestHostingWritesItsReport(t *testing.T) {
