@@ -1,12 +1,73 @@
 package maestro
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/store"
 )
+
+// TestARecordOfAContactKeepsANewerReportOfHosting: another server records a newer report while this one, which has
+// none, waits for the row.
+func TestARecordOfAContactKeepsANewerReportOfHosting(t *testing.T) {
+	t.Parallel()
+	m := newSite(t).start()
+	record := func(hosting map[work.Consumer]string) error {
+		return m.server.contacts.Record(t.Context(), map[work.Consumer]time.Time{"mc": time.Now()}, hosting)
+	}
+	check := func(what, want string) {
+		t.Helper()
+		seen, _, err := m.server.contacts.Recorded(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := seen["mc"].Hosting; got != want {
+			t.Errorf("%s: the report of hosting is %q, want %q", what, got, want)
+		}
+	}
+	const older, newer = `{"warm_planes":1}`, `{"warm_planes":2,"capacity":{"planes":4}}`
+	for _, step := range []struct {
+		what    string
+		hosting map[work.Consumer]string
+		want    string
+	}{{"the first contact", nil, ""}, {"a report", map[work.Consumer]string{"mc": older, "other": newer}, older},
+		{"a contact without one", map[work.Consumer]string{"other": newer}, older},
+		{"hosting has none", map[work.Consumer]string{"mc": ""}, ""},
+		{"a report again", map[work.Consumer]string{"mc": older}, older}} {
+		if err := record(step.hosting); err != nil {
+			t.Fatal(err)
+		}
+		check(step.what, step.want)
+	}
+
+	recorded := make(chan error, 1)
+	err := m.server.store.Tx(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.Exec(t.Context(), `update agent_seen set hosting = $1`, newer); err != nil {
+			return err
+		}
+		go func() { recorded <- record(nil) }()
+		eventually(t, "the record of the contact waits for the row", func() error {
+			waiting := 0
+			err := tx.QueryRow(t.Context(), `select count(*) from pg_locks
+				where not granted and pg_backend_pid() = any(pg_blocking_pids(pid))`).Scan(&waiting)
+			if err == nil && waiting == 0 {
+				err = errors.New("nothing waits")
+			}
+			return err
+		})
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-recorded; err != nil {
+		t.Fatal(err)
+	}
+	check("a contact that waited", newer)
+}
 
 // TestAgentsAreRecordedInOneStatement: a thousand agents that sent an event are
 // one statement, by the database's clock whatever this server's shows, and a

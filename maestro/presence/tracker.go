@@ -159,26 +159,23 @@ func (c *Tracker) flush(ctx context.Context) {
 
 // Record records contacts, with times of this server's clock, in one statement, and the reports of hosting of those
 // that are in hosting. It does not wait for the disk: a crash of the database may lose the last few hundred
-// milliseconds.
+// milliseconds. A consumer without a report in hosting keeps the one that the row has when the statement has locked it,
+// and not the one of before: another server may record a newer one meanwhile.
 func (c *Tracker) Record(ctx context.Context, contacts map[work.Consumer]time.Time, hosting map[work.Consumer]string,
 ) error {
 	names, ages := make([]work.Consumer, 0, len(contacts)), make([]time.Duration, 0, len(contacts))
-	reports := make([]*string, 0, len(contacts))
 	now := time.Now()
 	for name, at := range contacts {
 		names, ages = append(names, name), append(ages, max(0, now.Sub(at)))
-		var report *string
-		if text, has := hosting[name]; has {
-			report = &text
-		}
-		reports = append(reports, report)
 	}
 	return c.store.Tx(ctx, func(tx *store.Tx) error {
 		_, err := tx.Exec(ctx, `with o as materialized (select set_config('synchronous_commit', 'off', true))
-			insert into agent_seen as a (consumer, seen_at, hosting) select u.consumer, clock_timestamp() - u.age, coalesce(u.hosting, s.hosting, '') from o,
-			unnest($1::text[], $2::interval[], $3::text[]) as u(consumer, age, hosting) left join agent_seen s on s.consumer = u.consumer
-			order by u.consumer on conflict (consumer) do update set seen_at = excluded.seen_at, hosting = excluded.hosting
-			where excluded.seen_at > a.seen_at`, names, ages, reports)
+			insert into agent_seen as a (consumer, seen_at, hosting)
+			select u.consumer, clock_timestamp() - u.age, coalesce($3::jsonb ->> u.consumer, '')
+			from o, unnest($1::text[], $2::interval[]) as u(consumer, age) order by u.consumer
+			on conflict (consumer) do update set seen_at = excluded.seen_at,
+				hosting = coalesce($3::jsonb ->> a.consumer, a.hosting)
+			where excluded.seen_at > a.seen_at`, names, ages, hosting)
 		return err
 	})
 }
