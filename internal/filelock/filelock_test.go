@@ -2,10 +2,14 @@ package filelock
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,7 +24,7 @@ func TestOneAtATimeHasTheLock(t *testing.T) {
 		t.Errorf("a second lock: %v", err)
 	}
 	var isFree atomic.Bool
-	got := make(chan error)
+	got := make(chan error, 1)
 	go func() {
 		unlock, err := Wait(path)
 		if err == nil && !isFree.Load() {
@@ -31,6 +35,13 @@ func TestOneAtATimeHasTheLock(t *testing.T) {
 		}
 		got <- err
 	}()
+	for tick := time.Tick(time.Millisecond); !isBlocked(t); <-tick {
+		select {
+		case err := <-got:
+			t.Fatalf("a lock that waits, while another has the lock: %v", err)
+		default:
+		}
+	}
 	isFree.Store(true)
 	unlock()
 	if err := <-got; err != nil {
@@ -40,6 +51,19 @@ func TestOneAtATimeHasTheLock(t *testing.T) {
 		t.Fatalf("after the end: %v", err)
 	}
 	unlock()
+}
+
+// isBlocked reports whether this process waits for a lock: then /proc/locks has a line such as
+// "1: -> FLOCK  ADVISORY  WRITE 4242 08:01:1234 0 EOF", with its number.
+func isBlocked(t *testing.T) bool {
+	t.Helper()
+	locks, err := os.ReadFile("/proc/locks")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.ContainsFunc(strings.Split(string(locks), "\n"), func(line string) bool {
+		return strings.Contains(line, "-> FLOCK") && strings.Contains(line, fmt.Sprintf(" %d ", os.Getpid()))
+	})
 }
 
 // A child between fork and exec has the file open for a moment.
