@@ -69,7 +69,7 @@ type State struct {
 	WarmPlanes int `json:"warm_planes,omitempty"`
 
 	// RecoverLostAfter is how long the agent of a management cluster is lost until its clusters are recovered on others,
-	// such as 30m; "" or 0 is never.
+	// such as 30m; "" is never.
 	RecoverLostAfter string `json:"recover_lost_after,omitempty"`
 
 	// Backups means that customers' planes are backed up to an object store, which is a process of the region.

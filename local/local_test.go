@@ -28,6 +28,19 @@ func newHome(t *testing.T) (Home, State) {
 	return h, st
 }
 
+// recordSupervisor records this process as the supervisor of the home: the region runs.
+func recordSupervisor(t *testing.T, h Home) {
+	t.Helper()
+	self, err := readStat(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	record := Record{Name: supervisorName, PID: os.Getpid(), Start: self.start, Boot: bootID()}
+	if err := writeJSON(h.recordPath(supervisorName), record); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // eventually waits for a condition that other processes bring about.
 func eventually(t *testing.T, what string, f func() bool) {
 	t.Helper()

@@ -152,6 +152,19 @@ func (st State) recoverLostAfter() string {
 	return cmp.Or(st.declaredSettings().RecoverLostAfter, st.RecoverLostAfter)
 }
 
+// lossTimeOfHome returns a time as State.RecoverLostAfter has it: "" for 0, which is the default, and one text for each
+// other time. A text that is no such time is returned unchanged.
+func lossTimeOfHome(text string) string {
+	after, err := cluster.ParseRecoverLostAfter(text)
+	switch {
+	case err != nil:
+		return text
+	case after == 0:
+		return ""
+	}
+	return cluster.FormatRecoverLostAfter(after)
+}
+
 // releases returns the releases whose program this machine has.
 func (b Binaries) releases() []string {
 	if len(b.Kubes) > 0 {

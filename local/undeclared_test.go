@@ -103,14 +103,7 @@ func TestApplyRemovesClustersThatTheRegionDoesNotHave(t *testing.T) {
 	reloads := make(chan os.Signal, 1)
 	signal.Notify(reloads, syscall.SIGHUP)
 	defer signal.Stop(reloads)
-	self, err := readStat(os.Getpid())
-	if err != nil {
-		t.Fatal(err)
-	}
-	record := Record{Name: supervisorName, PID: os.Getpid(), Start: self.start, Boot: bootID()}
-	if err := writeJSON(h.recordPath(supervisorName), record); err != nil {
-		t.Fatal(err)
-	}
+	recordSupervisor(t, h)
 
 	var removed []string
 	note := func(name string) { removed = append(removed, name) }
