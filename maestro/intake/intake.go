@@ -55,8 +55,8 @@ type Options struct {
 	Delivery Delivery
 	Resync   Resync
 	SourceID string
-	// RecordHosting notes the report of hosting in a heartbeat of a consumer's agent; nil when it has none. It does not
-	// wait.
+	// RecordHosting notes the report of hosting in a heartbeat of a consumer's agent. The report is nil when the heartbeat
+	// has none. The function does not wait.
 	RecordHosting func(consumer work.Consumer, report *work.HostingReport)
 
 	Dropped *prometheus.CounterVec // events that were not handled, by reason

@@ -82,8 +82,8 @@ func (c *Tracker) RecordContact(consumer work.Consumer) {
 	}
 }
 
-// RecordHosting notes the report of hosting in a heartbeat of an agent; nil when it has none. The database gets it with
-// the agent's next contact. It does not wait for the database.
+// RecordHosting notes the report of hosting in a heartbeat of an agent. The report is nil when the heartbeat has none.
+// The database gets it with the agent's next contact. RecordHosting does not wait for the database.
 func (c *Tracker) RecordHosting(consumer work.Consumer, report *work.HostingReport) {
 	text := ""
 	if report != nil {
