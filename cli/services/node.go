@@ -77,46 +77,24 @@ func nodePreflight() *cobra.Command {
 		Long: `Lists the parts that this machine lacks for real nodes. It fails when one is missing.
 It also says whether nodes have user namespaces: without them who is root in a
 node can become root of this machine; and whether they have disks of their own:
-without them pods can fill the disk of this machine.`,
-		Example: "  atoll node preflight -o json",
+without them pods can fill the disk of this machine. It tries both in the directory
+of temporary files. Set TMPDIR when the homes of nodes are on another file system.`,
+		Example: "  atoll node preflight -o json\n  TMPDIR=/var/lib/atoll atoll node preflight",
 	}
 	output := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		missing := supervisor.Preflight(programs)
-		answer := struct {
-			Ready   bool                 `json:"ready"`
-			Missing []supervisor.Missing `json:"missing"`
-			// NoUserNamespace says why nodes have no user namespaces of their own; "": they have.
-			NoUserNamespace string `json:"noUserNamespace,omitempty"`
-			// NoDisk says why nodes have no disks of their own; "": they have.
-			NoDisk string `json:"noDisk,omitempty"`
-		}{Ready: len(missing) == 0, Missing: append([]supervisor.Missing{}, missing...)}
+		answer := preflightAnswer{Ready: len(missing) == 0, Missing: append([]supervisor.Missing{}, missing...)}
 		if answer.Ready {
-			if err := supervisor.TryUserNamespace(os.TempDir()); err != nil {
+			answer.TriedIn = os.TempDir()
+			if err := supervisor.TryUserNamespace(answer.TriedIn); err != nil {
 				answer.NoUserNamespace = err.Error()
 			}
-			if err := supervisor.TryDisk(os.TempDir()); err != nil {
+			if err := supervisor.TryDisk(answer.TriedIn); err != nil {
 				answer.NoDisk = err.Error()
 			}
 		}
-		err := output.Print(cmd.OutOrStdout(), answer, func(w io.Writer) {
-			if answer.Ready {
-				fmt.Fprintln(w, "this machine can run real nodes")
-				if answer.NoUserNamespace != "" {
-					fmt.Fprintln(w, "who is root in a node can become root of this machine, because nodes have no user namespaces:",
-						answer.NoUserNamespace)
-				}
-				if answer.NoDisk != "" {
-					fmt.Fprintln(w, "pods can fill the disk of this machine, because nodes have no disks of their own:", answer.NoDisk)
-				}
-				return
-			}
-			rows := [][]string{{"MISSING", "REASON", "WHAT TO DO"}}
-			for _, m := range missing {
-				rows = append(rows, []string{m.Part, m.Reason, m.Install})
-			}
-			terminal.Table(w, rows)
-		})
+		err := output.Print(cmd.OutOrStdout(), answer, answer.print)
 		if err == nil && !answer.Ready {
 			err = errors.New("this machine cannot run real nodes")
 		}
@@ -124,6 +102,40 @@ without them pods can fill the disk of this machine.`,
 	}
 	addProgramsFlag(cmd, &programs)
 	return cmd
+}
+
+// preflightAnswer is the output of `atoll node preflight`.
+type preflightAnswer struct {
+	Ready   bool                 `json:"ready"`
+	Missing []supervisor.Missing `json:"missing"`
+	// TriedIn is the directory in which user namespaces and disks were tried; "": they were not. Homes of nodes that are
+	// on another file system may give another answer.
+	TriedIn string `json:"triedIn,omitempty"`
+	// NoUserNamespace says why nodes have no user namespaces of their own; "": they have.
+	NoUserNamespace string `json:"noUserNamespace,omitempty"`
+	// NoDisk says why nodes have no disks of their own; "": they have.
+	NoDisk string `json:"noDisk,omitempty"`
+}
+
+// print writes the answer for people.
+func (a preflightAnswer) print(w io.Writer) {
+	if !a.Ready {
+		rows := [][]string{{"MISSING", "REASON", "WHAT TO DO"}}
+		for _, m := range a.Missing {
+			rows = append(rows, []string{m.Part, m.Reason, m.Install})
+		}
+		terminal.Table(w, rows)
+		return
+	}
+	fmt.Fprintf(w, "this machine can run real nodes (tried in %s; set TMPDIR if homes of nodes are on another file "+
+		"system)\n", a.TriedIn)
+	if a.NoUserNamespace != "" {
+		fmt.Fprintln(w, "who is root in a node can become root of this machine, because nodes have no user namespaces:",
+			a.NoUserNamespace)
+	}
+	if a.NoDisk != "" {
+		fmt.Fprintln(w, "pods can fill the disk of this machine, because nodes have no disks of their own:", a.NoDisk)
+	}
 }
 
 // addProgramsFlag adds the flag of the path of atoll-node.
