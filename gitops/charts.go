@@ -89,15 +89,26 @@ func (c *chartChecker) check(t target, settings *node, at Position) error {
 	})
 }
 
-// checkOnce returns the mistakes of a cluster whose values have an encoding that was not checked before, each as a text
-// that describe makes. Equal texts are returned once.
+// checkOnce returns the mistakes of a cluster whose own or global values have an encoding that was not checked before,
+// each as a text that describe makes. Equal texts are returned once, and so are the mistakes of equal values.
 func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
 	describe func(chart string, mistake *jsonschema.ValidationError) error) error {
-	key := t.typ + " " + t.settings.Git.Charts + " " + encoded
-	if c.known[key] {
+	// Names of regions and clusters are checked elsewhere. With them no two clusters would have equal global values.
+	global := t.identity()
+	delete(global, "cluster")
+	delete(global, "region")
+	global["domain"] = t.settings.DNS.Domain
+	encodedGlobal, err := json.Marshal(global)
+	if err != nil {
+		return err
+	}
+	charts := t.typ + " " + t.settings.Git.Charts + " "
+	ownKey, globalKey := charts+encoded, charts+"global "+string(encodedGlobal)
+	areOwnKnown := c.known[ownKey]
+	if areOwnKnown && c.known[globalKey] {
 		return nil
 	}
-	c.known[key] = true
+	c.known[ownKey], c.known[globalKey] = true, true
 	var mistakes []error
 	for _, dir := range t.chartDirs() {
 		charts, err := c.chartsIn(dir)
@@ -106,6 +117,10 @@ func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
 		}
 		for _, chart := range charts {
 			for _, mistake := range chart.mistakes(jsonvalue.Overlay(own, map[string]any{"global": t.identity()})) {
+				at := mistake.InstanceLocation
+				if isGlobal := len(at) > 0 && at[0] == "global"; areOwnKnown && !isGlobal {
+					continue
+				}
 				if text := describe(chart.name, mistake); !c.known[text.Error()] {
 					c.known[text.Error()] = true
 					mistakes = append(mistakes, text)

@@ -63,6 +63,26 @@ func TestValuesThatAChartRefusesAreShownWithTheirLine(t *testing.T) {
 	check("config/p/regions/r1.yaml:1: " + regional + "the values: missing property 'host'")
 }
 
+// TestEachRegionsGlobalValuesAreChecked: two regions differ in nothing but a value that each chart gets as a global.
+func TestEachRegionsGlobalValuesAreChecked(t *testing.T) {
+	charts := fstest.MapFS{"deploy/charts/regional-cluster/a/values.schema.json": {Data: []byte(
+		`{"properties": {"global": {"properties": {"aws_region": {"enum": ["eu-west-1"]}}}}}`)}}
+	f, err := Load(mapFS{
+		"defaults.yaml":       "git: {repository: r}\naws: {region: eu-west-1}\n",
+		"p/environment.yaml":  "sectors: [main]\n",
+		"p/regions/r1.yaml":   "sector: main\n",
+		"p/regions/r2.yaml":   "sector: main\naws: {region: us-east-1}\n",
+		"p/sectors/main.yaml": "",
+	}.files(), "config")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Repository{Files: charts}.CheckCharts(f)
+	if err == nil || !strings.Contains(err.Error(), "p/regions/r2.yaml") || !strings.Contains(err.Error(), "aws_region") {
+		t.Errorf("the mistakes are %v", err)
+	}
+}
+
 // TestTimesOfLossesAreRenderedInTheFormOfTheCharts: each time that the configuration accepts is one of the charts, too.
 func TestTimesOfLossesAreRenderedInTheFormOfTheCharts(t *testing.T) {
 	for text, want := range map[string]string{`30m0s`: "30m", `1800s`: "30m", `1.5h`: "1h30m", `0s`: "0", `"0"`: "0",
