@@ -3,9 +3,9 @@
 # kube/ runs without the race detector, upstream Kubernetes is not ours to race,
 # and with the flags of its build script, so that it is compiled once; so does
 # test/interop, which is other people's programs against the binaries of
-# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others, and so do
-# deploy/image, a small module of its own, and the tests of real nodes, which
-# load the machine with kubelets and need no race detector a second time.
+# ATOLL_BIN and ATOLL_KUBE_BIN. Both run beside the others, one after the other,
+# and so do deploy/image, a small module of its own, and the tests of real nodes,
+# which load the machine with kubelets and need no race detector a second time.
 #
 # Most tests wait most of the time: for processes to start, leases to end,
 # heartbeats of streams to stay away. So more packages run at once than there are cores, and
@@ -41,13 +41,22 @@ first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm 
 	./bench/fleet ./test/faults ./access ./test/lifecycle ./test/rebuild ./front/arm ./backup/region ./hosting/backups
 	./sentinel ./fleet)
 
-out=$(mktemp -d)
-# When this script ends, also by an interrupt, it kills the runs beside it, each a process group with its test programs.
-trap 'kill -- ${kube:+-$kube} ${interop:+-$interop} ${image:+-$image} ${nodes:+-$nodes} 2>/dev/null; rm -rf "$out"' EXIT
+out=$(mktemp -d) kube='' interop='' image='' nodes=''
+# When this script ends, also by an interrupt, it kills the runs beside it: those that wait, so that they do not begin, and
+# the process groups of those that have begun, with their test programs.
+trap 'kill $nodes $image $interop $kube 2>/dev/null
+	for run in $nodes $image $interop $kube; do kill -- -$run 2>/dev/null; done; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
 real_nodes() {
 	[[ ${ATOLL_REAL_NODES:-0} != 0 ]] || exit 0 # short: test/realnodes leaves its long tests out
 	exec setsid go test -trimpath -tags realnodes -json -count=1 -timeout 60m ./node/supervisor ./test/realnodes >"$out/nodes"
+}
+
+# after waits for the end of a process, and then runs a command.
+after() {
+	tail --pid="$1" -f /dev/null
+	shift
+	"$@"
 }
 
 # quota prints the cores' worth of processor time, in hundredths, that the control
@@ -74,14 +83,12 @@ at_once=$((3 * ${hundredths:-$((100 * $(nproc)))} / 200))
 parallel=$(($(nproc) > 4 ? $(nproc) : 4)) # tests of one package: many of them wait
 
 failed=0
+# One after the other: all at once they slowed each other and the packages below so much that time limits were exceeded.
 beside kube & kube=$!
-((at_once > 1)) || wait $kube || failed=1
-beside test/interop & interop=$!
-((at_once > 1)) || wait $interop || failed=1
-beside deploy/image & image=$!
-((at_once > 1)) || wait $image || failed=1
-real_nodes & nodes=$!
-((at_once > 1)) || wait $nodes || failed=1
+after $kube beside test/interop & interop=$!
+after $interop beside deploy/image & image=$!
+after $image real_nodes & nodes=$!
+((at_once > 1)) || wait $nodes
 
 packages=()
 for p in "${first[@]}"; do
