@@ -43,8 +43,9 @@ first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm 
 	./sentinel ./fleet)
 
 out=$(mktemp -d) kube='' interop='' image='' nodes=''
-# When this script ends, also by an interrupt, it kills the runs beside it: those that wait, so that they do not begin, and
-# the process groups of those that have begun, with their test programs.
+# When this script ends, also by an interrupt, it kills the runs beside it: those that
+# wait, so that they do not begin, and the process groups of those that have begun,
+# with their test programs.
 trap 'kill $nodes $image $interop $kube 2>/dev/null
 	for run in $nodes $image $interop $kube; do kill -- -$run 2>/dev/null; done; rm -rf "$out"' EXIT
 beside() { cd "$1" && CGO_ENABLED=0 exec setsid go test -trimpath -json -count=1 -timeout 60m ./... >"$out/$(basename "$1")"; }
