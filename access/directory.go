@@ -127,7 +127,7 @@ type Directory struct {
 
 var _ Policy = (*Directory)(nil)
 
-// Admins is every administrator of an account, by ARN.
+// Admins returns the ARNs of all administrators of an account.
 func (d *Directory) Admins(ctx context.Context, account cluster.Account) (arns []string, err error) {
 	if err := checkAccount(account); err != nil {
 		return nil, err

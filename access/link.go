@@ -252,8 +252,8 @@ func (d *Directory) RedeemLink(ctx context.Context, caller Identity) (Link, erro
 	return toLink(doc)
 }
 
-// useLinkCode removes the document of the caller's code and returns what the code is for, which it reads again:
-// another request may have used it.
+// useLinkCode removes the document of the caller's link code, and returns the link code. It reads the document again
+// under a lock, because another request may have used the code.
 func (d *Directory) useLinkCode(ctx context.Context, tx *store.Tx, caller Identity) (LinkCode, error) {
 	doc, err := tx.GetForUpdate(ctx, KindLinkCode, linkCodeID(caller.linkCode))
 	if errors.Is(err, store.ErrNotFound) {

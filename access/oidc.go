@@ -91,7 +91,8 @@ var sharedClaims = []string{"iss", "aud", "azp", "exp", "iat", "nbf", "jti", "no
 // preferred_username, nickname, email and https://example.com/mail.
 var changeableWords = []string{"name", "mail", "phone", "login"}
 
-// namesOnePerson reports whether nothing is known against a claim as the name of one person for ever.
+// namesOnePerson reports whether a claim may name one person for ever: it is neither in sharedClaims nor does its name
+// have one of changeableWords.
 func namesOnePerson(claim string) bool {
 	claim = strings.ToLower(claim)
 	return !slices.Contains(sharedClaims, claim) &&

@@ -22,8 +22,8 @@ import (
 
 const (
 	keysPeriod  = 5 * time.Minute  // between two reads of the issuer's keys
-	keysRetry   = 10 * time.Second // between two reads at least, whoever asks for them
-	keysTrusted = time.Hour        // for so long the keys of the last read are used
+	keysRetry   = 10 * time.Second // at least between two reads, however many callers need the keys
+	keysTrusted = time.Hour        // how long the keys of the last read are used
 	keysTimeout = 5 * time.Second  // of one request to the issuer
 
 	maxIssuerAnswer = 256 << 10

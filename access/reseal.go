@@ -20,8 +20,8 @@ const (
 	resealBatch  = 100 // documents that one statement looks for
 )
 
-// sealMembers are the members of specs that a Sealer has sealed. The specs have accountId and principalArn, too, which
-// with the id of the document are what the sealed text is bound to.
+// sealMembers are the members of specs that a Sealer has sealed. The sealed text is bound to the id of its document and
+// to accountId and principalArn of its spec.
 var sealMembers = map[store.Kind]string{KindKeyPair: "sealedSecret", KindLink: "sealed", KindLinkCode: "sealed"}
 
 const (
@@ -41,9 +41,10 @@ type ResealProgress struct {
 	Resealed int // by this process
 }
 
-// Reseal seals again, until ctx ends, what is sealed with another key than the first of the key file. A round looks at
-// the database, so a kill costs nothing but the round; several processes may do so on one database. It calls observe
-// after each round that looked. It returns the cause of ctx's end; failures counts and logs rounds that fail.
+// Reseal seals the secrets again that are sealed with another key than the first of the key file, in rounds until ctx
+// ends. Each round reads the database, so a kill costs nothing but the round; several processes may do so on one
+// database. It calls observe after each round that has read the database. It returns the cause of ctx's end; failures
+// counts and logs rounds that fail.
 func (k *KeyStore) Reseal(ctx context.Context, failures *Failures, observe func(ResealProgress)) error {
 	ctx = store.InBackground(store.WithActor(ctx, store.Actor{Principal: "system:platform"}))
 	var p ResealProgress
@@ -69,8 +70,8 @@ func (k *KeyStore) Reseal(ctx context.Context, failures *Failures, observe func(
 	}
 }
 
-// reseal seals with the key current what is sealed with others, and returns how many documents cannot be. The cache
-// reports those.
+// reseal seals with the key current the secrets that are sealed with other keys. left is the number of documents whose
+// secrets cannot be opened; the cache reports those.
 func (k *KeyStore) reseal(ctx context.Context, current string, resealed *int) (left int, err error) {
 	type place struct{ Kind, ID string }
 	for at := (place{}); ; {

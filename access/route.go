@@ -37,9 +37,9 @@ type Route struct {
 	Audience Audience
 }
 
-// Escalation is a query parameter that makes a request more than its route's action:
-// DELETE /clusters/{id} with force=true is ForceDeleteCluster, too. The Router decides
-// about both actions.
+// Escalation is a query parameter with which a request takes a second action beside that of
+// its route: DELETE /clusters/{id} with force=true is ForceDeleteCluster, too. The Router
+// decides about both actions.
 type Escalation struct {
 	Parameter string
 	Value     EscalationValue
@@ -47,7 +47,7 @@ type Escalation struct {
 	Audience  Audience
 }
 
-// EscalationValue is with which values a parameter escalates a request.
+// EscalationValue says with which values a parameter escalates a request.
 type EscalationValue uint8
 
 const (

@@ -21,8 +21,9 @@ import (
 // Identifier finds out who sends a request.
 type Identifier interface {
 	// Identify returns the proven identity of the sender and the body, which it
-	// has read. Its errors are *rest.Error; with one it may return what the
-	// request claims (AccessKeyID), for the log. Several goroutines may call it.
+	// has read. Its errors are *rest.Error; beside an error it may return the
+	// identity that the request claims (AccessKeyID), for the log. Several
+	// goroutines may call it.
 	Identify(r *http.Request) (Identity, []byte, error)
 }
 

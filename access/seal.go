@@ -64,9 +64,10 @@ func OpenSealer(path string) (*Sealer, error) {
 
 // current returns the keys, and reads the key file again when the last read is older than limit. When the file cannot
 // be read, the keys in memory stay. With an error nothing may be sealed, and the keys in memory still open. The error
-// is ErrOtherKeyFile when the file shares no key with the one before: it belongs to another region, and a restart would
-// lose what the keys in memory seal. Or it is the KMS plugin's error: see readUnlessRecent. When several callers find
-// the read too old, one reads; the others get the keys in memory, because a KMS plugin may be slow.
+// is ErrOtherKeyFile when the file shares no key with the one before: it belongs to another region, and after a restart
+// nothing could open the secrets of the keys in memory. Or it is the KMS plugin's error: see readUnlessRecent. When
+// several callers find the read too old, one of them reads the file. The others get the keys in memory, because a KMS
+// plugin may be slow.
 func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
 	if !s.isOlder(limit) || !s.reading.TryLock() {
 		return s.latest()
@@ -75,7 +76,7 @@ func (s *Sealer) current(limit time.Duration) ([]sealKey, error) {
 	return s.readUnlessRecent(limit)
 }
 
-// awaitCurrent does what current does, but waits while another caller reads the file.
+// awaitCurrent is current, but waits while another caller reads the file.
 func (s *Sealer) awaitCurrent(limit time.Duration) ([]sealKey, error) {
 	s.reading.Lock()
 	defer s.reading.Unlock()
@@ -96,8 +97,8 @@ func (s *Sealer) latest() ([]sealKey, error) {
 	return s.keys, s.refused
 }
 
-// Problem returns why the keys in use are not those of the file; nil when they are. A restart would fail, or lose what
-// is sealed meanwhile.
+// Problem returns why the keys in use are not those of the file; nil when they are. Until the file is right again, a
+// restart would fail, or the process could not open the secrets that it has sealed meanwhile.
 func (s *Sealer) Problem() error {
 	_, _ = s.current(sealReread)
 	s.mu.Lock()
@@ -107,7 +108,7 @@ func (s *Sealer) Problem() error {
 
 // readUnlessRecent reads the file unless the last read is younger than limit. When a wrapped key of the file cannot be
 // unwrapped, the keys in memory stay. If the file also has a new first key, the error forbids sealing: the old first
-// key may be dropped soon, and what it seals would be lost. The caller holds reading.
+// key may be dropped soon, and its secrets would be lost. The caller holds reading.
 func (s *Sealer) readUnlessRecent(limit time.Duration) ([]sealKey, error) {
 	if !s.isOlder(limit) { // another caller has read it meanwhile
 		return s.latest()

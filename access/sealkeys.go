@@ -28,11 +28,11 @@ const (
 	resealedSQL = `select id, coalesce((status->>'resealed')::int, 0) from document where kind = $1 and removed_at is null`
 )
 
-// SealKeyUse is a key of the key file, and what it has sealed.
+// SealKeyUse is a key of the key file, and the number of documents that it has sealed.
 type SealKeyUse struct {
 	ID        string `json:"id"`
 	Seals     bool   `json:"seals"`     // new secrets are sealed with it
-	IsMissing bool   `json:"isMissing"` // the key file does not have it: what it has sealed cannot be read
+	IsMissing bool   `json:"isMissing"` // the key file does not have it: its documents cannot be read
 	Documents int    `json:"documents"` // key pairs, links and link codes
 	// Place is where the key is: "file", or the endpoint of the KMS plugin that unwraps it.
 	Place KeyPlace `json:"place,omitempty"`

@@ -13,10 +13,11 @@ import (
 )
 
 // A wrapped line of a key file has its key as a KMS plugin has wrapped it: the header, the id of the key, the endpoint
-// of the plugin, and the wrapped key as JSON in base64. So the file names whom to ask, and no command needs a flag.
+// of the plugin, and the wrapped key as JSON in base64. So the file names the plugin that
+// unwraps the key, and no command needs a flag.
 const wrappedKeyHeader = "atoll wrapped key v1: "
 
-// unwrapTimeout bounds a question to a KMS plugin.
+// unwrapTimeout bounds a request to a KMS plugin.
 const unwrapTimeout = 5 * time.Second
 
 // wrappedSealKey is the content of a line of the key file whose key a KMS plugin has wrapped.
@@ -85,8 +86,8 @@ func unwrapSealKey(k sealKey) (sealKey, error) {
 	return k, nil
 }
 
-// withSealKeys returns the keys with what seals and opens: from those that are known already by their lines, or from
-// their plugins. The error is that of the first key that its plugin does not unwrap.
+// withSealKeys sets the AEAD of each key: that of a known key with the same line of the key file, or else the one that
+// the key's plugin unwraps. The error is that of the first key that its plugin does not unwrap.
 func withSealKeys(keys, known []sealKey) ([]sealKey, error) {
 	for i, k := range keys {
 		if k.aead != nil {

@@ -53,7 +53,7 @@ type STSOptions struct {
 	// Hosts are the addresses of AWS STS that tokens may name: sts.eu-west-1.amazonaws.com. The region
 	// calls no other.
 	Hosts []string
-	// Audience is what the signed header x-k8s-aws-id of a token must be: the region's name.
+	// Audience is the required value of the signed header x-k8s-aws-id of a token: the region's name.
 	Audience string
 	// Roots verify the certificates of Hosts; nil: the system's.
 	Roots *x509.CertPool
@@ -83,7 +83,7 @@ type stsProof struct {
 
 var _ BearerWay = (*STS)(nil)
 
-// NewSTS returns an STS that has called nobody yet.
+// NewSTS returns an STS. It makes no request.
 func NewSTS(o STSOptions) (*STS, error) {
 	if len(o.Hosts) == 0 || o.Audience == "" {
 		return nil, errors.New("tokens of AWS STS need the names of its hosts and an audience")

@@ -91,19 +91,19 @@ func (d DryRun) Run(ctx context.Context) (*Trace, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the API's responses: %w", err)
 	}
-	stage := &stage{trace: t, now: d.Now}
+	transport := &recordingTransport{trace: t, now: d.Now}
 	if d.Now == nil {
-		stage.now = time.Now
+		transport.now = time.Now
 	}
 	if len(bytes.TrimSpace(d.Discovery)) > 0 {
-		if err := utiljson.Unmarshal(d.Discovery, &stage.found); err != nil {
+		if err := utiljson.Unmarshal(d.Discovery, &transport.found); err != nil {
 			return nil, fmt.Errorf("reading the file of discovered objects: %w", err)
 		}
 	}
 	config := *d.Config
 	config.Clients.API.Auth = nil
 	e, err := New(Options{
-		Config: &config, Task: d.Task, Transport: stage, API: api, LookupEnv: d.LookupEnv, Now: d.Now,
+		Config: &config, Task: d.Task, Transport: transport, API: api, LookupEnv: d.LookupEnv, Now: d.Now,
 		Log: slog.New(slog.DiscardHandler), noRetries: true,
 	})
 	if err != nil {
@@ -195,53 +195,57 @@ func compact(data []byte) []byte {
 	return b.Bytes()
 }
 
-// stage is a transport that records its calls. The objects of the discoveries' file exist from the
+// recordingTransport is a transport that records its calls. The objects of the discoveries' file exist from the
 // start and replace applied objects of the same name.
-type stage struct {
+type recordingTransport struct {
 	trace   *Trace
 	now     func() time.Time
 	found   map[string]Object
-	applied []staged
+	applied []appliedObject
 }
 
-// staged is an object that the run has applied, and the management cluster of a work.
-type staged struct {
+// appliedObject is an object that the run has applied, and the management cluster of a work.
+type appliedObject struct {
 	target string
 	object Object
 }
 
 // key returns the key of an object in found: that with its target when there is one.
-func (s *stage) key(target, name string) string {
-	if _, ok := s.found[target+"/"+name]; ok {
+func (t *recordingTransport) key(target, name string) string {
+	if _, ok := t.found[target+"/"+name]; ok {
 		return target + "/" + name
 	}
 	return name
 }
 
 // index returns the index of an applied object; -1 when the run has not applied it.
-func (s *stage) index(target string, id identity) int {
-	return slices.IndexFunc(s.applied, func(x staged) bool { return x.target == target && identify(x.object) == id })
+func (t *recordingTransport) index(target string, id identity) int {
+	return slices.IndexFunc(t.applied, func(x appliedObject) bool {
+		return x.target == target && identify(x.object) == id
+	})
 }
 
-func (s *stage) record(op TraceOperation) { s.trace.Operations = append(s.trace.Operations, op) }
+func (t *recordingTransport) record(op TraceOperation) {
+	t.trace.Operations = append(t.trace.Operations, op)
+}
 
 // Discover implements Transport.
-func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
+func (t *recordingTransport) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	op := TraceOperation{Operation: "discover", Kind: q.Kind, Namespace: q.Namespace, Name: q.Name}
 	if q.Name != "" {
 		op.Operation = "get"
 	}
-	s.record(op)
+	t.record(op)
 	target := string(q.TargetCluster)
-	for _, x := range s.applied {
+	for _, x := range t.applied {
 		id := identify(x.object)
 		if x.target == target && id.Kind == q.Kind && id.APIVersion == q.APIVersion && matches(q, x.object) {
-			out = append(out, s.discovered(x))
+			out = append(out, t.discovered(x))
 		}
 	}
-	wanted := s.key(target, q.Name)
-	for _, name := range slices.Sorted(maps.Keys(s.found)) {
-		o := s.found[name]
+	wanted := t.key(target, q.Name)
+	for _, name := range slices.Sorted(maps.Keys(t.found)) {
+		o := t.found[name]
 		if id := identify(o); id.Kind == q.Kind &&
 			!slices.ContainsFunc(out, func(x Object) bool { return identify(x) == id }) &&
 			(q.Name != "" && wanted == name || q.Name == "" && matches(q, o)) {
@@ -251,22 +255,22 @@ func (s *stage) Discover(_ context.Context, q Search) (out []Object, _ error) {
 	return out, nil
 }
 
-// discovered returns the object of the discoveries' file with the name of o, else o.
-func (s *stage) discovered(x staged) Object {
-	if over, ok := s.found[s.key(x.target, identify(x.object).Name)]; ok {
+// discovered returns the object of the discoveries' file with the name of x, else the object of x.
+func (t *recordingTransport) discovered(x appliedObject) Object {
+	if over, ok := t.found[t.key(x.target, identify(x.object).Name)]; ok {
 		return over
 	}
 	return x.object
 }
 
 // Apply implements Transport.
-func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
+func (t *recordingTransport) Apply(_ context.Context, a Application) (Applied, error) {
 	id := identify(a.Object)
 	op := Created
-	now := staged{string(a.TargetCluster), a.Object}
-	i := s.index(now.target, id)
-	_, there := s.findGiven(id)
-	if _, ok := s.found[now.target+"/"+id.Name]; ok {
+	now := appliedObject{string(a.TargetCluster), a.Object}
+	i := t.index(now.target, id)
+	_, there := t.findGiven(id)
+	if _, ok := t.found[now.target+"/"+id.Name]; ok {
 		there = true
 	}
 	if a.OnlyExisting && !there && i < 0 {
@@ -279,17 +283,17 @@ func (s *stage) Apply(_ context.Context, a Application) (Applied, error) {
 		op = Updated
 	}
 	if i >= 0 {
-		s.applied[i] = now
+		t.applied[i] = now
 	} else {
-		s.applied = append(s.applied, now)
+		t.applied = append(t.applied, now)
 	}
-	s.record(TraceOperation{"apply", id.Kind, id.Namespace, id.Name, op, a.Object})
-	return Applied{op, "dry-run " + string(op), s.discovered(now)}, nil
+	t.record(TraceOperation{"apply", id.Kind, id.Namespace, id.Name, op, a.Object})
+	return Applied{op, "dry-run " + string(op), t.discovered(now)}, nil
 }
 
-// findGiven finds an object in the discoveries' file.
-func (s *stage) findGiven(id identity) (name string, ok bool) {
-	for name, o := range s.found {
+// findGiven returns the key in the discoveries' file of the object with an identity.
+func (t *recordingTransport) findGiven(id identity) (name string, ok bool) {
+	for name, o := range t.found {
 		if identify(o) == id {
 			return name, true
 		}
@@ -299,27 +303,27 @@ func (s *stage) findGiven(id identity) (name string, ok bool) {
 
 // Delete implements Transport. An object of a Kubernetes API is deleted at once. A work exists with
 // the time of its deletion until its agent confirms the deletion, which is after the run.
-func (s *stage) Delete(_ context.Context, d Deletion) error {
+func (t *recordingTransport) Delete(_ context.Context, d Deletion) error {
 	id := identify(d.Object)
-	s.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
+	t.record(TraceOperation{Operation: "delete", Kind: id.Kind, Namespace: id.Namespace, Name: id.Name})
 	if d.TargetCluster != "" {
 		mark := func(o Object) Object {
 			o = maps.Clone(o)
 			meta, _ := o["metadata"].(map[string]any)
 			meta = maps.Clone(meta)
-			meta["deletionTimestamp"] = s.now().UTC().Format(time.RFC3339)
+			meta["deletionTimestamp"] = t.now().UTC().Format(time.RFC3339)
 			o["metadata"] = meta
 			return o
 		}
-		if i := s.index(string(d.TargetCluster), id); i >= 0 {
-			s.applied[i].object = mark(s.applied[i].object)
+		if i := t.index(string(d.TargetCluster), id); i >= 0 {
+			t.applied[i].object = mark(t.applied[i].object)
 		}
-		if name, ok := s.findGiven(id); ok {
-			s.found[name] = mark(s.found[name])
+		if name, ok := t.findGiven(id); ok {
+			t.found[name] = mark(t.found[name])
 		}
 		return nil
 	}
-	s.applied = slices.DeleteFunc(s.applied, func(x staged) bool { return identify(x.object) == id })
-	maps.DeleteFunc(s.found, func(_ string, o Object) bool { return identify(o) == id })
+	t.applied = slices.DeleteFunc(t.applied, func(x appliedObject) bool { return identify(x.object) == id })
+	maps.DeleteFunc(t.found, func(_ string, o Object) bool { return identify(o) == id })
 	return nil
 }

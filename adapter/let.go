@@ -43,7 +43,7 @@ type binding struct {
 	expr *expr
 }
 
-// compileLet compiles named expressions and makes each name known to what follows.
+// compileLet compiles named expressions. Later texts of the task may use each name.
 func (c *compiler) compileLet(l Let) []binding {
 	var out []binding
 	for _, x := range l {

@@ -19,7 +19,7 @@ type pool struct {
 	stopped chan struct{}
 }
 
-// hint is an event for the queue.
+// hint is an event for the queue: it says that a resource may need a run.
 type hint struct {
 	task
 	watched bool // it comes from a watch, not from the bus

@@ -62,7 +62,7 @@ func (x *execution) hasReportAction() bool {
 
 // runPostActions builds the payloads and runs the actions until the first failure.
 func (x *execution) runPostActions(ctx context.Context) *StepError {
-	left := map[string]bool{} // payloads whose condition does not hold
+	unbuilt := map[string]bool{} // payloads whose condition does not hold
 	if err := x.bindReportNames(); err != nil {
 		return err
 	}
@@ -77,7 +77,7 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 				return &StepError{PostActions, p.name, "deciding whether to build the payload", err}
 			}
 			if !yes {
-				left[p.name] = true
+				unbuilt[p.name] = true
 				continue
 			}
 		}
@@ -94,7 +94,7 @@ func (x *execution) runPostActions(ctx context.Context) *StepError {
 		x.scope[p.name] = string(bytes.TrimSuffix(b.Bytes(), []byte("\n")))
 	}
 	for i := range x.task.actions {
-		r, err := x.runPostAction(ctx, &x.task.actions[i], left)
+		r, err := x.runPostAction(ctx, &x.task.actions[i], unbuilt)
 		gone := x.isSubjectMissing(err)
 		switch {
 		case gone:
@@ -126,14 +126,15 @@ func (x *execution) isResourceMissing(err error) bool {
 	return ok && api.isResourceMissing() && x.concernsResource(api.URL)
 }
 
-func (x *execution) runPostAction(ctx context.Context, a *action, left map[string]bool) (PostActionResult, error) {
+// runPostAction runs one action. It skips an action whose call has one of the unbuilt payloads.
+func (x *execution) runPostAction(ctx context.Context, a *action, unbuilt map[string]bool) (PostActionResult, error) {
 	r := PostActionResult{Name: a.name, Status: Success}
 	skip := func(reason string) (PostActionResult, error) {
 		r.Status, r.SkipReason = Skip, reason
 		return r, nil
 	}
 	if a.call != nil {
-		for name := range left {
+		for name := range unbuilt {
 			if a.call.body.reads(name) {
 				return skip(fmt.Sprintf("its payload %s was not built", name))
 			}

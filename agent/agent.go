@@ -37,8 +37,8 @@ type Options struct {
 	BrokerHost string
 	// AgentID is written into AppliedManifestWorks. Default: the hash of BrokerHost.
 	AgentID string
-	// ClientID is the MQTT client id. Default: see ClientID; Atoll's broker lets
-	// in no other.
+	// ClientID is the MQTT client id. Default: see ClientID; Atoll's broker
+	// admits no other.
 	ClientID string
 	// DataDir keeps the works. It holds Secrets.
 	DataDir string

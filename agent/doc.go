@@ -4,7 +4,7 @@
 //
 // The decisions are one pure state machine, [core]: events and the clock go
 // in, effects come out; it does no I/O and starts no goroutine. The shell
-// around it (run.go) owns the core in one goroutine and carries its effects out:
+// around it (agent.go) owns the core in one goroutine and carries its effects out:
 // calls to the Kubernetes API (kube.go), watches (watch.go), events on the bus
 // (wire.go), the store on disk (store.go).
 //

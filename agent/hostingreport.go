@@ -16,15 +16,15 @@ import (
 // readReportEvery is how often the agent reads the report of hosting.
 const readReportEvery = 30 * time.Second
 
-// hostingRecord is the last report of hosting that the agent has read. Its times are of the agent's own clock: those of
-// hosting's machine are never compared with it.
+// hostingRecord is the last report of hosting that the agent has read. Its times are of the agent's own clock, and are
+// never compared with times of hosting's machine.
 type hostingRecord struct {
 	report  *work.HostingReport // nil: none
-	version string              // resource version of the report; "": none was read yet, or there is none
+	version string              // resource version of the report; "": the agent has read none yet, or there is none
 	since   time.Time           // when the agent first read this version
 }
 
-// record records a report that was read at now.
+// record records a report that the agent has read at now. An unchanged version keeps its time.
 func (h *hostingRecord) record(report *work.HostingReport, version string, now time.Time) {
 	if version == "" || version != h.version {
 		*h = hostingRecord{report, version, now}
@@ -40,8 +40,9 @@ func (h *hostingRecord) reportAt(now time.Time) *work.HostingReport {
 	return h.report
 }
 
-// watchHosting reads the report of hosting until ctx ends. The heartbeats, which wait for no call of the API server,
-// have the last one that was read. While the API server does not answer, that stays until it is too old.
+// watchHosting reads the report of hosting every readReportEvery until ctx ends, and stores it in a.hosting for the
+// heartbeats: these must not wait for the API server. While the API server does not answer, the last report stays
+// there until it is too old.
 func (a *Agent) watchHosting(ctx context.Context) {
 	tick := time.NewTicker(readReportEvery)
 	defer tick.Stop()

@@ -74,7 +74,7 @@ func newKube(cfg *rest.Config, wanted *registry, consumer work.Consumer, hubHash
 // callTimeout bounds every call.
 const callTimeout = 30 * time.Second
 
-// run makes the call of an effect and returns the event that answers it.
+// call makes the call of an effect and returns the event that answers it.
 func (k *kube) call(ctx context.Context, e effect) event {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

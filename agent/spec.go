@@ -128,7 +128,7 @@ type progress struct {
 	Generation int64             `json:"generation"`
 	Objects    []appliedManifest `json:"objects,omitempty"`
 	AppliedAt  time.Time         `json:"appliedAt,omitzero"`
-	// Maybe lists objects that may exist by our hand and that the
+	// Possible lists objects that the agent may have created and that the
 	// AppliedManifestWork may not list yet.
 	Possible []resourceRef `json:"maybe,omitempty"`
 }
@@ -151,8 +151,8 @@ type sentStatus struct {
 	Hash       string                    `json:"hash"`
 }
 
-// statusHash is what both sides compare in a status resync: the hash of the
-// status as JSON with its keys in order, as OCM's SDK computes it.
+// statusHash returns the hash of a status as JSON with its keys in order, as
+// OCM's SDK computes it. Both sides compare it in a status resync.
 func statusHash(s workv1.ManifestWorkStatus) string {
 	fields, err := runtime.DefaultUnstructuredConverter.ToUnstructured(&s)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// record is one entry of the store's log: what changed about one work, or the
+// record is one entry of the store's log: a change of one work, or of the
 // sequence's ceiling. Fields that are absent did not change.
 type record struct {
 	Header   *storeHeader `json:"header,omitempty"`
@@ -83,8 +83,8 @@ type appendRequest struct {
 	done []func() // called when rec is on disk; none: rec may wait for the next fsync
 }
 
-// maxWaiters bounds the queued requests without a record while writes fail. Their callbacks
-// acknowledge messages that the server sends again.
+// maxEmptyRequests bounds the queued requests without a record while writes fail. Further ones are
+// dropped with their callbacks, which acknowledge messages: the server sends the messages again.
 const maxEmptyRequests = 10_000
 
 const (

@@ -10,7 +10,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 )
 
-// strategy is how the agent writes a manifest's object.
+// strategy says how the agent writes a manifest's object.
 type strategy struct {
 	kind      workv1.UpdateStrategyType
 	conflicts conflictPolicy
@@ -82,15 +82,16 @@ func (s strategy) writes() bool {
 }
 
 const (
-	// deniedRetry is how long after a denial the executor's rights are asked
-	// again; the message names it.
+	// deniedRetry is the time from a denial until the agent asks for the
+	// executor's rights again; the message of the denial names it.
 	deniedRetry = time.Minute
-	// allowedRecheck is how often rights that an executor had are asked again.
+	// allowedRecheck is the time until the agent asks again for rights that the
+	// executor had.
 	allowedRecheck = 5 * time.Minute
 )
 
-// executor is in whose name the work's manifests are applied, nil for the
-// agent itself.
+// executor returns the work's executor, in whose name the agent applies the
+// manifests; nil: the agent applies them in its own name.
 func (w *workState) executor() *workv1.ManifestWorkExecutor {
 	if x := w.spec.Bundle.Executer; x != nil && x.Subject != (workv1.ManifestWorkExecutorSubject{}) {
 		return x

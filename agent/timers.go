@@ -19,7 +19,7 @@ type timer struct {
 	id work.ID
 }
 
-// Timers that are not a work's. No work is called so.
+// Ids of the timers that belong to no work. No work has such an id.
 const (
 	retryTimer   work.ID = "\x00retry"
 	contestTimer work.ID = "\x00contest"

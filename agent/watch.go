@@ -367,7 +367,8 @@ func (s *amwSink) Replace(list []any, _ string) error {
 	return nil
 }
 
-// show returns the name of an AppliedManifestWork of our hub.
+// show posts an AppliedManifestWork of our hub to the core, and returns its
+// name. Of one of another hub it notes the name, and returns "".
 func (s *amwSink) show(obj any) amwName {
 	u, ok := obj.(*unstructured.Unstructured)
 	if !ok {

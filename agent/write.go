@@ -149,9 +149,9 @@ func (k *kube) serverSide(ctx context.Context, e effApply, obj *unstructured.Uns
 }
 
 // update replaces the object's content by the manifest's, also that of other writers,
-// and adds to its labels, annotations and owners. What OCM's agent does with a
-// read and a full update is done by one server-side apply by force where that
-// has the same result, so that drift can be read from managedFields.
+// and adds to its labels, annotations and owners. OCM's agent reads the
+// object and makes a full update. Where a forced server-side apply has the same
+// result, update makes that, so that managedFields shows drift.
 func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstructured) (*observed, error) {
 	drop := cutRemovedKeys(obj)
 	if e.readFirst || len(drop) > 0 || len(obj.GetFinalizers()) > 0 || k.sharesCluster() {
@@ -196,8 +196,8 @@ func (k *kube) update(ctx context.Context, e effApply, obj *unstructured.Unstruc
 // removal of its reference as drift, and writes it again.
 func (k *kube) sharesCluster() bool { return k.otherHubs.Load() > 0 }
 
-// ownersOfOtherHubs are the AppliedManifestWorks of other hubs that own the
-// object.
+// ownersOfOtherHubs returns the owner references of the AppliedManifestWorks of
+// other hubs that own the object.
 func (k *kube) ownersOfOtherHubs(live metav1.Object) []metav1.OwnerReference {
 	return slices.DeleteFunc(slices.Clone(live.GetOwnerReferences()), func(r metav1.OwnerReference) bool {
 		return !isAppliedWork(r) || k.isOurs(r.Name)

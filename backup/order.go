@@ -62,8 +62,8 @@ func parseOrder(object string) (o Order, err error) {
 	return o, err
 }
 
-// orderOf returns the order that the names of a chain's objects show; the zero value when none shows one. prefix is
-// that of the names in the store. The error, beside the zero value, is Chain.BadOrder.
+// orderOf returns the order that the names of a chain's objects show; the zero value when none shows one. objects are
+// the names without the prefix that they have in the store; an error shows both. The caller keeps it in Chain.BadOrder.
 func orderOf(prefix string, objects []string) (o Order, err error) {
 	found := ""
 	for _, name := range objects {

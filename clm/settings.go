@@ -33,7 +33,7 @@ var settings = []Setting{
 	}},
 	{Key: "server.host", Flag: "server-host", Usage: "host or address that the API binds to (default localhost)",
 		value: func(c *Config) any { return &c.Server.Host }},
-	{Key: "server.port", Flag: "server-port", Usage: "its port (default 8000)", value: func(c *Config) any {
+	{Key: "server.port", Flag: "server-port", Usage: "port of the API (default 8000)", value: func(c *Config) any {
 		return &c.Server.Port
 	}},
 	{Key: "server.openapi_schema_path", Flag: "server-openapi-schema-path",
@@ -41,7 +41,7 @@ var settings = []Setting{
 			return &c.Server.OpenAPISchemaPath
 		}},
 	{Key: "server.max_resource_bytes", Flag: "server-max-resource-bytes",
-		Usage: "what a request may bring that makes or changes a resource (default 4194304)", value: func(
+		Usage: "most bytes of a request that creates or changes a resource (default 4194304)", value: func(
 			c *Config) any {
 			return &c.Server.MaxResourceBytes
 		}},
@@ -49,30 +49,31 @@ var settings = []Setting{
 		Usage: "watches that a caller may have open on one server (default 100; 0: any number)",
 		value: func(c *Config) any { return &c.Server.WatchesPerCaller }},
 	{Key: "server.quotas.clusters", Flag: "server-quota-clusters",
-		Usage: "clusters of an account without a quota of its own (default 1000)",
+		Usage: "clusters that an account can have, if it has no quota of its own (default 1000)",
 		value: func(c *Config) any { return &c.Server.Quotas.Clusters }},
 	{Key: "server.quotas.node_pools", Flag: "server-quota-node-pools",
-		Usage: "node pools of such an account (default 5000)",
+		Usage: "node pools that an account can have, if it has no quota of its own (default 5000)",
 		value: func(c *Config) any { return &c.Server.Quotas.NodePools }},
 	{Key: "server.quotas.nodes", Flag: "server-quota-nodes",
-		Usage: "nodes that its node pools can have (default 50000)",
+		Usage: "nodes that the node pools of an account can have, if it has no quota of its own (default 50000)",
 		value: func(c *Config) any { return &c.Server.Quotas.Nodes }},
 	{Key: "server.quotas.works", Flag: "server-quota-works",
-		Usage: "ManifestWorks that adapters make for it (default 20000)",
+		Usage: "ManifestWorks that adapters make for an account at most, if it has no quota of its own (default 20000)",
 		value: func(c *Config) any { return &c.Server.Quotas.Works }},
-	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "for reading a request (default 1m)",
+	{Key: "server.timeouts.read", Flag: "server-read-timeout", Usage: "time limit for reading a request (default 1m)",
 		value: func(c *Config) any { return &c.Server.Timeouts.Read }},
 	{Key: "server.timeouts.write", Flag: "server-write-timeout",
-		Usage: "for writing an answer that is no watch (default 1m)", value: func(c *Config) any {
+		Usage: "time limit for writing an answer that is no watch (default 1m)", value: func(c *Config) any {
 			return &c.Server.Timeouts.Write
 		}},
 	{Key: "server.tls.enabled", Flag: "server-https-enabled", Usage: "TLS with a certificate that is not the region's",
 		Bool: true, value: func(c *Config) any { return &c.Server.TLS.Enabled }},
-	{Key: "server.tls.cert_file", Flag: "server-https-cert-file", Usage: "that certificate",
+	{Key: "server.tls.cert_file", Flag: "server-https-cert-file", Usage: "the certificate for --server-https-enabled",
 		value: func(c *Config) any { return &c.Server.TLS.CertFile }},
-	{Key: "server.tls.key_file", Flag: "server-https-key-file", Usage: "its key", value: func(c *Config) any {
-		return &c.Server.TLS.KeyFile
-	}},
+	{Key: "server.tls.key_file", Flag: "server-https-key-file",
+		Usage: "key of that certificate", value: func(c *Config) any {
+			return &c.Server.TLS.KeyFile
+		}},
 	{Key: "server.jwt.enabled", Flag: "server-jwt-enabled",
 		Usage: "callers without certificate need a bearer token (default: if server.jwt.configs names " +
 			"issuers)", Bool: true, value: func(c *Config) any { return &c.Server.JWT.Enabled }},
@@ -91,12 +92,13 @@ var settings = []Setting{
 	}},
 	{Key: "database.host", Flag: "db-host", Usage: "host of PostgreSQL, or its socket's directory (default localhost)",
 		file: true, value: func(c *Config) any { return &c.Database.Host }},
-	{Key: "database.port", Flag: "db-port", Usage: "its port (default 5432)", file: true, value: func(c *Config) any {
-		return &c.Database.Port
-	}},
-	{Key: "database.name", Flag: "db-name", Usage: "the database (default hyperfleet)", file: true,
+	{Key: "database.port", Flag: "db-port",
+		Usage: "port of PostgreSQL (default 5432)", file: true, value: func(c *Config) any {
+			return &c.Database.Port
+		}},
+	{Key: "database.name", Flag: "db-name", Usage: "name of the database (default hyperfleet)", file: true,
 		value: func(c *Config) any { return &c.Database.Name }},
-	{Key: "database.username", Flag: "db-username", Usage: "the role (default hyperfleet)", file: true,
+	{Key: "database.username", Flag: "db-username", Usage: "role of PostgreSQL (default hyperfleet)", file: true,
 		value: func(c *Config) any { return &c.Database.Username }},
 	// no flag: process lists show flags
 	{Key: "database.password", Usage: "its password", file: true, value: func(c *Config) any {
@@ -111,10 +113,10 @@ var settings = []Setting{
 		Usage: "disable, require, verify-ca or verify-full (default disable)", value: func(c *Config) any {
 			return &c.Database.SSL.Mode
 		}},
-	{Key: "database.ssl.root_cert_file", Flag: "db-root-cert-file", Usage: "the CA of its certificate",
+	{Key: "database.ssl.root_cert_file", Flag: "db-root-cert-file", Usage: "CA of PostgreSQL's certificate",
 		value: func(c *Config) any { return &c.Database.SSL.RootCertFile }},
 	{Key: "database.pool.max_connections", Flag: "db-max-open-connections",
-		Usage: "connections to it at most (default 16, and a few for the feed)", value: func(c *Config) any {
+		Usage: "most connections to the database (default 16, and a few for the feed)", value: func(c *Config) any {
 			return &c.Database.Pool.MaxConnections
 		}},
 	{Key: "database.pool.max_idle_connections", value: func(c *Config) any {
@@ -148,17 +150,19 @@ var settings = []Setting{
 	{Key: "metrics.host", Flag: "metrics-host",
 		Usage: "host or address for /metrics alone (default: with --config localhost, otherwise --ops " +
 			"serves them)", value: func(c *Config) any { return &c.Metrics.Host }},
-	{Key: "metrics.port", Flag: "metrics-port", Usage: "its port (default 9090)", value: func(c *Config) any {
+	{Key: "metrics.port", Flag: "metrics-port", Usage: "port of /metrics (default 9090)", value: func(c *Config) any {
 		return &c.Metrics.Port
 	}},
 	{Key: "metrics.tls.enabled", Flag: "metrics-tls-enabled", Usage: "TLS for metrics", Bool: true,
 		value: func(c *Config) any { return &c.Metrics.TLS.Enabled }},
-	{Key: "metrics.tls.cert_file", Flag: "metrics-tls-cert-file", Usage: "its certificate", value: func(c *Config) any {
-		return &c.Metrics.TLS.CertFile
-	}},
-	{Key: "metrics.tls.key_file", Flag: "metrics-tls-key-file", Usage: "its key", value: func(c *Config) any {
-		return &c.Metrics.TLS.KeyFile
-	}},
+	{Key: "metrics.tls.cert_file", Flag: "metrics-tls-cert-file",
+		Usage: "certificate for metrics", value: func(c *Config) any {
+			return &c.Metrics.TLS.CertFile
+		}},
+	{Key: "metrics.tls.key_file", Flag: "metrics-tls-key-file",
+		Usage: "key of that certificate", value: func(c *Config) any {
+			return &c.Metrics.TLS.KeyFile
+		}},
 	{Key: "metrics.label_metrics_inclusion_duration", Flag: "metrics-label-metrics-inclusion-duration",
 		Usage: "accepted, of no effect", value: func(c *Config) any {
 			return &c.Metrics.LabelMetricsInclusionDuration
@@ -171,19 +175,22 @@ var settings = []Setting{
 	{Key: "health.host", Flag: "health-host",
 		Usage: "host or address for /healthz and /readyz alone (default: with --config localhost, otherwise --ops " +
 			"serves them)", value: func(c *Config) any { return &c.Health.Host }},
-	{Key: "health.port", Flag: "health-port", Usage: "its port (default 8080)", value: func(c *Config) any {
-		return &c.Health.Port
-	}},
+	{Key: "health.port", Flag: "health-port",
+		Usage: "port of /healthz and /readyz (default 8080)", value: func(c *Config) any {
+			return &c.Health.Port
+		}},
 	{Key: "health.tls.enabled", Flag: "health-tls-enabled", Usage: "TLS for health", Bool: true,
 		value: func(c *Config) any { return &c.Health.TLS.Enabled }},
-	{Key: "health.tls.cert_file", Flag: "health-tls-cert-file", Usage: "its certificate", value: func(c *Config) any {
-		return &c.Health.TLS.CertFile
-	}},
-	{Key: "health.tls.key_file", Flag: "health-tls-key-file", Usage: "its key", value: func(c *Config) any {
-		return &c.Health.TLS.KeyFile
-	}},
+	{Key: "health.tls.cert_file", Flag: "health-tls-cert-file",
+		Usage: "certificate for health", value: func(c *Config) any {
+			return &c.Health.TLS.CertFile
+		}},
+	{Key: "health.tls.key_file", Flag: "health-tls-key-file",
+		Usage: "key of that certificate", value: func(c *Config) any {
+			return &c.Health.TLS.KeyFile
+		}},
 	{Key: "health.shutdown_timeout", Flag: "health-shutdown-timeout",
-		Usage: "for requests under way when it stops (default 5s)", value: func(c *Config) any {
+		Usage: "time for running requests when the server stops (default 5s)", value: func(c *Config) any {
 			return &c.Health.ShutdownTimeout
 		}},
 	{Key: "health.db_ping_timeout", Flag: "health-db-ping-timeout", Usage: "accepted, of no effect: 2s",

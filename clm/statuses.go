@@ -80,8 +80,8 @@ func appendReports(b []byte, d store.Document) ([]byte, error) {
 	return append(b, ']'), nil
 }
 
-// withoutInternals returns a report without what only the server needs. The contract shows
-// data even when there are none.
+// withoutInternals returns a report without the members that only the server needs. The
+// contract shows data even when there are none.
 func withoutInternals(r status.Report) status.Report {
 	r.Recent = nil
 	if len(r.Data) == 0 {

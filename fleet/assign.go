@@ -76,7 +76,8 @@ func (f *Fleet) place(ctx context.Context, id cluster.ID) (d store.Document, err
 		}
 		if err == nil {
 			f.metrics.countOutcome(outcome)
-			f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) }) // follow applies it once more, without effect
+			// follow applies the document once more, without effect.
+			f.shared.use(func(inv *inventory) { _, err = inv.apply(d, time.Now()) })
 		}
 		return d, err
 	}
@@ -127,11 +128,11 @@ const (
 func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (c choice, err error) {
 	if source == fromMemory {
 		var hosts []ManagementCluster // the inventory replaces their amounts, it never changes them
-		f.shared.use(func(b *inventory) {
-			hosts = b.hosts(time.Now())
+		f.shared.use(func(inv *inventory) {
+			hosts = inv.hosts(time.Now())
 			if i := choose(d, hosts); i >= 0 {
 				c = choice{id: hosts[i].ID, name: hosts[i].Name, isHeld: true}
-				b.hold(c.id, d.Amounts, 1)
+				inv.hold(c.id, d.Amounts, 1)
 			}
 		})
 		if c.id != "" {
@@ -155,7 +156,7 @@ func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (
 // endHold releases the amounts that a choice holds on the inventory.
 func (f *Fleet) endHold(c choice, d Demand) {
 	if c.isHeld {
-		f.shared.use(func(b *inventory) { b.hold(c.id, d.Amounts, -1) })
+		f.shared.use(func(inv *inventory) { inv.hold(c.id, d.Amounts, -1) })
 	}
 }
 
@@ -238,8 +239,8 @@ func (f *Fleet) writeChoice(
 	return d, outcome, err
 }
 
-// reserve adds to the sum of a management cluster, which stays locked until the transaction ends. The
-// error is errTaken when the cluster does not fit any more.
+// reserve adds the amounts of a demand to the sum of a management cluster, which stays locked until the transaction
+// ends. The error is errChoiceStale when the demand does not fit any more.
 func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.ManagementClusterID, d Demand,
 	now time.Time) error {
 	doc, err := tx.GetForUpdate(ctx, kindMC, string(id))
@@ -265,8 +266,8 @@ func (f *Fleet) reserve(ctx context.Context, tx *store.Tx, id cluster.Management
 // host returns a management cluster from its document, with the state of its agent at now.
 func (f *Fleet) host(d store.Document, now time.Time) ManagementCluster {
 	r, changedAt := decodeMC(d), now
-	f.shared.use(func(b *inventory) {
-		if have, ok := b.mcs[cluster.ManagementClusterID(d.ID)]; ok && have.reportTime().Equal(r.reportTime()) {
+	f.shared.use(func(inv *inventory) {
+		if have, ok := inv.mcs[cluster.ManagementClusterID(d.ID)]; ok && have.reportTime().Equal(r.reportTime()) {
 			changedAt = have.reportMovedAt
 		}
 	})
@@ -288,9 +289,9 @@ func (f *Fleet) readHosts(ctx context.Context) (hosts []ManagementCluster, err e
 			return err
 		}
 		var changed []string
-		f.shared.use(func(b *inventory) {
+		f.shared.use(func(inv *inventory) {
 			for id, version := range versions {
-				if m, ok := b.mcs[cluster.ManagementClusterID(id)]; ok && m.doc.Version == version {
+				if m, ok := inv.mcs[cluster.ManagementClusterID(id)]; ok && m.doc.Version == version {
 					hosts = append(hosts, m.withStateAt(now, m.reportMovedAt))
 				} else {
 					changed = append(changed, id)

@@ -103,8 +103,8 @@ func (m *ManagementCluster) hasFree(wanted Amounts) bool {
 // millionths is a share of 1 in the unit of scores.
 const millionths = 1_000_000
 
-// score returns the free share, in millionths, of its scarcest resource after the demand. The management
-// cluster fits the demand.
+// score returns the free share, in millionths, of the management cluster's scarcest resource when the demand is placed
+// there. The management cluster must fit the demand.
 func (m *ManagementCluster) score(d Demand) int64 {
 	least := int64(millionths)
 	for name, capacity := range m.Capacity {
@@ -124,7 +124,7 @@ func share(part, all int64) int64 {
 	return part * millionths / all
 }
 
-// maxAmount exceeds the amounts of real management clusters; its product with whole does not overflow.
+// maxAmount exceeds the amounts of real management clusters; its product with millionths does not overflow.
 const maxAmount = 1 << 40
 
 // add adds the amounts, multiplied by times, to the reservations, and times to the number of placements. times may

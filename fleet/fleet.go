@@ -69,34 +69,34 @@ type Fleet struct {
 
 // shared guards the inventory.
 type shared struct {
-	mu sync.Mutex
-	b  *inventory
+	mu  sync.Mutex
+	inv *inventory
 }
 
 // use calls f with the inventory locked. f does no I/O.
 func (s *shared) use(f func(*inventory)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.b == nil {
-		s.b = newInventory()
+	if s.inv == nil {
+		s.inv = newInventory()
 	}
-	f(s.b)
+	f(s.inv)
 }
 
 // replace replaces the inventory. The reservations of transactions in progress stay.
-func (s *shared) replace(b *inventory) {
+func (s *shared) replace(inv *inventory) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.b != nil {
-		b.inProgress = s.b.inProgress
-		for id, m := range s.b.mcs {
-			if have, ok := b.mcs[id]; ok && have.reportTime().Equal(m.reportTime()) {
+	if s.inv != nil {
+		inv.inProgress = s.inv.inProgress
+		for id, m := range s.inv.mcs {
+			if have, ok := inv.mcs[id]; ok && have.reportTime().Equal(m.reportTime()) {
 				have.reportMovedAt = m.reportMovedAt
-				b.mcs[id] = have
+				inv.mcs[id] = have
 			}
 		}
 	}
-	s.b = b
+	s.inv = inv
 }
 
 // New migrates the schema of fleet's table of reservations, and returns a Fleet whose routes work at once. The caller

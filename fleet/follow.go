@@ -128,7 +128,9 @@ func (f *Fleet) follow(ctx context.Context) error {
 			took = time.Since(planned)
 		case <-checkTick.C:
 			waiting, stale := 0, false
-			f.shared.use(func(b *inventory) { waiting, stale = b.waiting+len(b.growing), b.hasStaleReport(time.Now()) })
+			f.shared.use(func(inv *inventory) {
+				waiting, stale = inv.waiting+len(inv.growing), inv.hasStaleReport(time.Now())
+			})
 			f.setGauges()
 			f.markAllOrphaned(ctx, removed)
 			if waiting > 0 {
@@ -201,27 +203,27 @@ func (f *Fleet) markAllOrphaned(ctx context.Context, removed map[cluster.ID]bool
 
 // orphanedPlacements returns the Orphaned placements of the inventory, the oldest first.
 func (f *Fleet) orphanedPlacements() (all []orphanedPlacement) {
-	f.shared.use(func(b *inventory) { all = b.orphaned(time.Now()) })
+	f.shared.use(func(inv *inventory) { all = inv.orphaned(time.Now()) })
 	return all
 }
 
 // load reads all documents of a kind onto an inventory; nil is the shared one.
-func (f *Fleet) load(ctx context.Context, b *inventory, kind store.Kind) error {
+func (f *Fleet) load(ctx context.Context, inv *inventory, kind store.Kind) error {
 	q := store.Query{Kind: kind, Limit: 5000, Bytes: 8 << 20, Deletion: store.WithDeleting}
 	for {
 		page, err := f.store.List(ctx, q)
 		if err != nil {
 			return err
 		}
-		apply := func(b *inventory) {
+		apply := func(inv *inventory) {
 			for _, d := range page.Documents {
-				f.applyDocument(ctx, b, d)
+				f.applyDocument(ctx, inv, d)
 			}
 		}
-		if b == nil {
+		if inv == nil {
 			f.shared.use(apply)
 		} else {
-			apply(b)
+			apply(inv)
 		}
 		if q.After = page.Next; q.After == "" {
 			return nil
@@ -231,8 +233,8 @@ func (f *Fleet) load(ctx context.Context, b *inventory, kind store.Kind) error {
 
 // applyDocument applies a document to an inventory, and returns whether a waiting cluster may have room now. It logs
 // and skips a document that it cannot decode: a transaction checks each choice that fleet makes from the inventory.
-func (f *Fleet) applyDocument(ctx context.Context, b *inventory, d store.Document) (mayHaveRoom bool) {
-	mayHaveRoom, err := b.apply(d, time.Now())
+func (f *Fleet) applyDocument(ctx context.Context, inv *inventory, d store.Document) (mayHaveRoom bool) {
+	mayHaveRoom, err := inv.apply(d, time.Now())
 	if err != nil {
 		f.log.LogAttrs(ctx, slog.LevelError, "fleet cannot decode a document; it ignores it", slog.Any("error", err))
 	}
@@ -243,11 +245,11 @@ func (f *Fleet) applyDocument(ctx context.Context, b *inventory, d store.Documen
 // waiting cluster may have room now.
 func (f *Fleet) applyRounds(ctx context.Context, rounds []store.Round,
 	removed map[cluster.ID]bool) (mayHaveRoom bool) {
-	f.shared.use(func(b *inventory) {
+	f.shared.use(func(inv *inventory) {
 		for _, r := range rounds {
 			for _, c := range r.Changes {
 				if c.Kind != kindCluster {
-					mayHaveRoom = f.applyDocument(ctx, b, c.Document) || mayHaveRoom
+					mayHaveRoom = f.applyDocument(ctx, inv, c.Document) || mayHaveRoom
 				} else {
 					removed[cluster.ID(c.ID)] = true
 				}
@@ -261,7 +263,7 @@ func (f *Fleet) applyRounds(ctx context.Context, rounds []store.Round,
 // contains the same clusters.
 func (f *Fleet) requestWork(ctx context.Context, now time.Time) {
 	var waiting []entryWithID
-	f.shared.use(func(b *inventory) { waiting = b.planRequests(now) })
+	f.shared.use(func(inv *inventory) { waiting = inv.planRequests(now) })
 	if len(waiting) == 0 {
 		return
 	}
@@ -272,9 +274,9 @@ func (f *Fleet) requestWork(ctx context.Context, now time.Time) {
 		}
 		return
 	}
-	f.shared.use(func(b *inventory) {
+	f.shared.use(func(inv *inventory) {
 		for _, w := range waiting {
-			b.recordRequest(w, now)
+			inv.recordRequest(w, now)
 		}
 	})
 	f.metrics.requested.Add(float64(len(waiting)))
@@ -340,9 +342,9 @@ func requestWork(ctx context.Context, tx *store.Tx, d store.Document, because en
 func (f *Fleet) setGauges() {
 	m := f.metrics
 	var hosts []ManagementCluster
-	f.shared.use(func(b *inventory) {
-		hosts = b.sortedHosts(time.Now())
-		m.waiting.Set(float64(b.waiting))
+	f.shared.use(func(inv *inventory) {
+		hosts = inv.sortedHosts(time.Now())
+		m.waiting.Set(float64(inv.waiting))
 	})
 	m.capacity.Reset()
 	m.reserved.Reset()

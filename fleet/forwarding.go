@@ -35,8 +35,8 @@ func (f *Fleet) watchForwarding(ctx context.Context) {
 // in the next pass, and does not stop the others.
 func (f *Fleet) finishForwarding(ctx context.Context, now time.Time) {
 	var due []cluster.ID
-	f.shared.use(func(b *inventory) {
-		for id, since := range b.forwarding {
+	f.shared.use(func(inv *inventory) {
+		for id, since := range inv.forwarding {
 			if now.Sub(since) >= f.opts.ForwardFor {
 				due = append(due, clusterOf(id))
 			}

@@ -206,9 +206,9 @@ func (h *handlers) listPlacements(w http.ResponseWriter, r *http.Request) error 
 	name := cluster.ManagementCluster(r.URL.Query().Get("management_cluster"))
 	list := api.PlacedClusters{Items: []string{}}
 	found := false
-	h.f.shared.use(func(b *inventory) {
+	h.f.shared.use(func(inv *inventory) {
 		var ids []cluster.ID
-		if ids, found = b.placedOn(name); found {
+		if ids, found = inv.placedOn(name); found {
 			for _, id := range ids {
 				list.Items = append(list.Items, string(id))
 			}

@@ -31,9 +31,9 @@ type inventory struct {
 	recovering    map[string]cluster.ID                // clusters whose recovery runs, by their placements' ids
 	recoveredFrom map[cluster.ManagementClusterID]int  // recoveries that are Ending, by their lost source
 	lost          map[cluster.ManagementClusterID]bool // management clusters whose agent is reported as lost
-	// placements, by id, for which fleet requested work because of the loss
+	// placements, by id, for which lostChanges has returned the loss of their management cluster, and not its end
 	reportedLost map[string]bool
-	lostChanged  bool // lostChanges may find something
+	lostChanged  bool // the next lostChanges has to compare lost with reportedLost
 }
 
 type mcEntry struct {
@@ -189,7 +189,7 @@ func (inv *inventory) countRecovered(e placementEntry, times int) {
 }
 
 // hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
-// management clusters. times is 1 for the begin of the transaction and -1 for its end.
+// management clusters. times is 1 at the beginning of the transaction and -1 at its end.
 func (inv *inventory) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
 	s := inv.inProgress[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
@@ -240,7 +240,7 @@ func (inv *inventory) sortedHosts(now time.Time) []ManagementCluster {
 	for i := range fleet {
 		fleet[i].Reserved = maps.Clone(fleet[i].Reserved)
 	}
-	slices.SortFunc(fleet, func(a, inv ManagementCluster) int { return cmp.Compare(a.Name, inv.Name) })
+	slices.SortFunc(fleet, func(a, b ManagementCluster) int { return cmp.Compare(a.Name, b.Name) })
 	return fleet
 }
 
@@ -268,8 +268,8 @@ func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
 		}
 		all = append(all, o)
 	}
-	slices.SortFunc(all, func(a, inv orphanedPlacement) int {
-		return cmp.Or(a.since.Compare(inv.since), cmp.Compare(a.cluster, inv.cluster))
+	slices.SortFunc(all, func(a, b orphanedPlacement) int {
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.cluster, b.cluster))
 	})
 	return all
 }

@@ -170,7 +170,8 @@ func (p *lossPolicy) countStartable(running []cluster.ID, now time.Time) int {
 	return max(0, n)
 }
 
-// withoutBackoff returns the clusters whose recovery the policy may try at now: all but those whose retryAt is later.
+// withoutBackoff returns the clusters whose recovery the policy may try at now: those without a retryAt, or with one
+// that is over. It reuses the array of clusters.
 func (p *lossPolicy) withoutBackoff(clusters []cluster.ID, now time.Time) (ids []cluster.ID) {
 	maps.DeleteFunc(p.retryAt, func(_ cluster.ID, at time.Time) bool { return !now.Before(at) })
 	return slices.DeleteFunc(clusters, func(id cluster.ID) bool {
@@ -179,7 +180,7 @@ func (p *lossPolicy) withoutBackoff(clusters []cluster.ID, now time.Time) (ids [
 	})
 }
 
-// agents returns what the policy reads of all management clusters, in any order.
+// agents returns the agentView of each management cluster, in any order.
 func (inv *inventory) agents(now time.Time) (all []agentView) {
 	for id, m := range inv.mcs {
 		if m.removed {
@@ -192,7 +193,7 @@ func (inv *inventory) agents(now time.Time) (all []agentView) {
 	return all
 }
 
-// recoverable returns the clusters that are placed on each of mcs and do not move, in the order of their ids.
+// recoverable returns, for each of mcs, the clusters that are placed there and do not move, in the order of their ids.
 func (inv *inventory) recoverable(mcs []cluster.ManagementClusterID) map[cluster.ManagementClusterID][]cluster.ID {
 	on := map[cluster.ManagementClusterID][]cluster.ID{}
 	for _, e := range inv.entries {
@@ -224,10 +225,10 @@ func (f *Fleet) watchLosses(ctx context.Context) {
 	}
 }
 
-// recoverLost is one pass of the policy at now. It begins recoveries of clusters of the management clusters that are
-// given up, while fewer than maxRecoveries run: first those of the one that was lost first. Several processes may call
-// it at once, each with its own policy: recoverCluster orders the same in each. While the region itself may be cut off,
-// it recovers nothing, sets the gauge and warns.
+// recoverLost makes one pass of the policy at now. It begins recoveries of the clusters of the management clusters that
+// are given up, in the order of their losses, while fewer than maxRecoveries run. Several processes may call it at
+// once, each with its own policy, because recoverCluster gives a recovery the same id in each. While the region itself
+// may be cut off, recoverLost recovers nothing, sets the gauge and warns.
 func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 	var agents []agentView
 	var running []cluster.ID
@@ -260,7 +261,7 @@ func (f *Fleet) recoverLost(ctx context.Context, p *lossPolicy, now time.Time) {
 			began, err := f.recoverCluster(ctx, id, mc)
 			switch {
 			case store.IsTransient(err) || ctx.Err() != nil:
-				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another
+				p.retryAt[id] = now.Add(checkLossesEvery + time.Second) // the next pass begins with another cluster
 				return
 			case err != nil:
 				if !mayPassSoon(err) {

@@ -69,7 +69,7 @@ func (inv *inventory) lostChanges() (lost, connected []entryWithID) {
 // not repeat a failed request, because adapters check all clusters from time to time.
 func (f *Fleet) requestLost(ctx context.Context) {
 	var lost, connected []entryWithID
-	f.shared.use(func(b *inventory) { lost, connected = b.lostChanges() })
+	f.shared.use(func(inv *inventory) { lost, connected = inv.lostChanges() })
 	request := func(clusters []entryWithID, why string) {
 		for part := range slices.Chunk(clusters, maxRequests) {
 			if err := f.writeRequests(ctx, part, time.Now(), why); err != nil {

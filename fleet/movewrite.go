@@ -57,7 +57,7 @@ func (f *Fleet) writeMove(ctx context.Context, tx *store.Tx, p placement, step a
 // applyPlacement adds a committed placement to the inventory. If err is not nil, it changes nothing and returns err.
 func (f *Fleet) applyPlacement(d store.Document, err error) (store.Document, error) {
 	if err == nil {
-		f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) })
+		f.shared.use(func(inv *inventory) { _, err = inv.apply(d, time.Now()) })
 	}
 	return d, err
 }

@@ -19,8 +19,8 @@ type workRequest struct {
 
 // hasEnded reports whether a request was answered or has expired. An answer equal to the last one creates no new
 // version, and adapters may be disconnected, so requests expire, each after twice the time of the one before.
-func (a workRequest) hasEnded(version int64, now time.Time) bool {
-	return a.version != version || now.Sub(a.at) >= min(firstExpiry<<(a.count-1), maxExpiry)
+func (r workRequest) hasEnded(version int64, now time.Time) bool {
+	return r.version != version || now.Sub(r.at) >= min(firstExpiry<<(r.count-1), maxExpiry)
 }
 
 const (
@@ -40,9 +40,8 @@ func (inv *inventory) waitingOldestFirst() []entryWithID {
 				inv.sortedWaiting = append(inv.sortedWaiting, entryWithID{id, e})
 			}
 		}
-		slices.SortFunc(inv.sortedWaiting, func(a, inv entryWithID) int {
-			return cmp.Or(a.created.Compare(inv.created),
-				cmp.Compare(a.id, inv.id))
+		slices.SortFunc(inv.sortedWaiting, func(a, b entryWithID) int {
+			return cmp.Or(a.created.Compare(b.created), cmp.Compare(a.id, b.id))
 		})
 	}
 	return inv.sortedWaiting

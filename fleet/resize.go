@@ -107,7 +107,7 @@ func (f *Fleet) resize(ctx context.Context, id cluster.ID, size cluster.Size) (d
 	if err != nil {
 		return d, err
 	}
-	f.shared.use(func(b *inventory) { _, err = b.apply(d, time.Now()) })
+	f.shared.use(func(inv *inventory) { _, err = inv.apply(d, time.Now()) })
 	if err != nil || !changed {
 		return d, err
 	}

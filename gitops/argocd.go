@@ -30,8 +30,9 @@ func (t target) rootApplication() object {
 	}
 }
 
-// serverSideDiff lets Argo CD compare with what the API server would make of an object. Otherwise the defaults that it
-// adds to the volume claims of a StatefulSet are a difference, and each Application is out of sync for ever.
+// serverSideDiff makes Argo CD compare each object with the result of a dry run of the API server. Otherwise the
+// defaults that the API server adds to the volume claims of a StatefulSet are a difference, and the Application is out
+// of sync for ever.
 const serverSideDiff = "ServerSideDiff=true"
 
 // inCluster is the cluster that Argo CD runs in: each cluster configures itself.

@@ -28,13 +28,13 @@ type Repository struct {
 
 // CheckCharts checks the values of each cluster by the schemas of its charts, as Helm will: the values of the chart
 // with those of the configuration over them. A chart that is not there, or that has no schema, checks nothing. A
-// cluster with a git.revision is checked twice: its values by the charts beside them, since a later pin takes both, and
-// what it runs by CheckPins. The error joins all mistakes, each at the file and line that set the value; without
-// mistakes it is that of CheckPins.
+// cluster with a git.revision is checked twice: its present values by the charts of the same commit, since a later
+// git.revision takes both from one commit; and the values and charts of its git.revision, by CheckPins. The error joins
+// all mistakes, each at the file and line that set the value; without mistakes it is that of CheckPins.
 func (r Repository) CheckCharts(f Fleet) (unchecked []string, err error) {
 	c := newChartChecker(r.Files)
 	var mistakes []error
-	for _, t := range f.pinnedTargets() {
+	for _, t := range f.declaredTargets() {
 		mistakes = append(mistakes, c.check(t.target, t.own, t.at))
 	}
 	err = errors.Join(mistakes...)
@@ -89,8 +89,9 @@ func (c *chartChecker) check(t target, settings *node, at Position) error {
 	})
 }
 
-// checkOnce returns the mistakes of a cluster whose own or global values have an encoding that was not checked before,
-// each as a text that describe makes. Equal texts are returned once, and so are the mistakes of equal values.
+// checkOnce checks the values of a cluster by the schemas of its charts, and returns each mistake as an error that
+// describe makes. own are the values of the cluster's type, and encoded is their JSON. Values that were checked for the
+// same charts before are not checked again, so no mistake is returned twice.
 func (c *chartChecker) checkOnce(t target, own map[string]any, encoded string,
 	describe func(chart string, mistake *jsonschema.ValidationError) error) error {
 	// Names of regions and clusters are checked elsewhere. With them no two clusters would have equal global values.
@@ -186,7 +187,7 @@ func (c *chartChecker) readChart(file string) (chart, error) {
 	return chart{name: dir, schema: schema, values: values}, err
 }
 
-// mistakes returns what the schema of the chart refuses in values that are over those of the chart.
+// mistakes returns the mistakes that the schema of the chart finds in the chart's values with own over them.
 func (c chart) mistakes(own map[string]any) []*jsonschema.ValidationError {
 	encoded, err := json.Marshal(jsonvalue.Overlay(c.values, own))
 	if err != nil {
@@ -226,8 +227,8 @@ func textOfMistake(mistake *jsonschema.ValidationError) string {
 	return "the value " + strings.Join(mistake.InstanceLocation, ".") + ": " + what
 }
 
-// positionOf returns the place that set a value of Helm, or the nearest value around it. Without one it is that of the
-// cluster.
+// positionOf returns the position that set a value of Helm, or else that of the nearest value around it, or else that
+// of the cluster.
 func positionOf(settings *node, typ string, location []string, cluster Position) Position {
 	for length := len(location); length > 0; length-- {
 		for _, group := range []string{typ, "global"} {

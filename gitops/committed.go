@@ -6,8 +6,8 @@ import (
 	"io/fs"
 )
 
-// CompareTree compares files of a commit, below the directory of rendered files, with what is rendered. It returns the
-// differences by path.
+// CompareTree compares the rendered files of a commit with files, and returns the differences by path. tree is the
+// directory of rendered files in the commit.
 func CompareTree(tree fs.FS, files Files) ([]Difference, error) {
 	existing := Files{}
 	err := fs.WalkDir(tree, ".", func(path string, e fs.DirEntry, err error) error {

@@ -125,7 +125,8 @@ func helmValues(settings *node, typ string) Document {
 	return Document{mergeValues(settings.get("values", "global"), settings.get("values", typ))}
 }
 
-// mergeValues is mergeMaps of nodes.
+// mergeValues merges values of Helm: those of over replace those of base, and mappings are merged key by key. A deleted
+// node of over replaces nothing.
 func mergeValues(base, over *node) *node {
 	switch {
 	case over == nil || over.kind == deleted:

@@ -20,9 +20,9 @@ import (
 	"atoll.dev/internal/filelock"
 )
 
-// Directory is where rendered files are, in a checkout of a Git repository. It may have
-// other files, which are never touched: only files with the marker of rendered files are
-// replaced or removed.
+// Directory is the path of the directory of rendered files in a checkout of a Git repository.
+// It may have other files: Write replaces and removes only files with the marker of rendered
+// files.
 type Directory string
 
 // Difference is a file that is not as it would be rendered.
@@ -79,10 +79,10 @@ func differencesOf(existing, files Files) []Difference {
 // ErrBusy: another process writes the directory.
 var ErrBusy = errors.New("another `atoll config render` writes the directory; wait for its end")
 
-// Write writes the files that differ, each atomically, and removes stale ones, and what a
-// killed Write has left. It returns what it changed. It checks everything before it changes
-// anything; when it is interrupted, another Write continues. While another process is in
-// Write, the error is ErrBusy.
+// Write writes the files that differ, each atomically, and removes stale ones, and the
+// temporary files of a killed Write. It returns the changes. It checks everything before it
+// changes anything; when it is interrupted, another Write continues. While another process is
+// in Write, the error is ErrBusy.
 func (d Directory) Write(ctx context.Context, files Files) ([]Difference, error) {
 	if len(files) > 0 {
 		if err := os.MkdirAll(string(d), 0o755); err != nil {
@@ -165,9 +165,9 @@ func (d Directory) file(path string) string {
 	return filepath.Join(string(d), filepath.FromSlash(path))
 }
 
-// checkFree refuses a path where something is that was not rendered: a file, or a symbolic link or a file in the place
-// of one of its directories. So nothing outside of the directory is written. free has the directories that were
-// checked; checkFree adds to it.
+// checkFree returns an error when a path cannot be written, because a file that was not rendered is there, or because
+// one of the path's directories is a file or a symbolic link. So Write writes nothing outside of the directory. free
+// has the directories that were checked; checkFree adds to it.
 func (d Directory) checkFree(path string, free map[string]bool) error {
 	for i := range len(path) + 1 {
 		if i < len(path) && path[i] != '/' {
@@ -191,12 +191,12 @@ func (d Directory) checkFree(path string, free map[string]bool) error {
 	return nil
 }
 
-// readAllRendered returns the files with the marker, and the paths that a killed Write has left. A directory that does
-// not exist has none.
+// readAllRendered returns the files with the marker, and the paths of temporary files of a killed Write. A directory
+// that does not exist has none.
 func (d Directory) readAllRendered() (files Files, leftovers []string, err error) {
 	root := filepath.Clean(string(d))
 	var paths []string
-	// With the point it may be a symbolic link itself.
+	// With the point at the end of the path, WalkDir follows root when it is a symbolic link.
 	err = filepath.WalkDir(root+string(filepath.Separator)+".", func(path string, e fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):

@@ -1,16 +1,16 @@
 // Package gitops reads the configuration of all regions from a tree of YAML
-// files and renders what each regional cluster and each management cluster is
-// deployed from.
+// files and renders the files from which each regional cluster and each
+// management cluster is deployed.
 //
 // Load reads a tree and returns a Fleet: every region with the settings that it
 // inherits from the defaults, its environment and its sector, and every
 // management cluster with the settings that it inherits from its region. Each
-// value knows the file and the line that set it, and what it replaced (Explain).
+// value has the file and the line that set it, and the values that it replaced (Explain).
 // Render returns the files of a Fleet: Argo CD applications, Helm values,
-// Terraform variables and the region's own configuration. Compare returns what
-// differs between two Fleets.
+// Terraform variables and the region's own configuration. Compare returns the
+// differences between two Fleets.
 //
-// These are pure functions of the files. Directory.Write and Directory.Check are
+// These are pure functions of the files. Directory.Write and Directory.Compare are
 // the shell around them. The package runs no programs, resolves no secrets and
 // calls no service; cli composes it.
 //

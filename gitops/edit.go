@@ -12,7 +12,7 @@ import (
 // Edit sets a value in a file of the tree, or removes a key.
 type Edit struct {
 	Path []string `json:"path"`
-	// Value is what the edit sets; nil sets null, which deletes what the level inherits.
+	// Value is the value to set; nil sets null, which deletes the value that the level inherits.
 	Value any `json:"value,omitempty"`
 	// Text is the value as YAML. It replaces Value. The undo of an edit has it, since JSON rounds large numbers.
 	Text   string `json:"text,omitempty"`
@@ -174,7 +174,8 @@ func textOf(n *yaml.Node) (string, error) {
 	return string(text), err
 }
 
-// withoutAliases returns a copy of a value with what its aliases stand for. The value has bounds: parse has read it.
+// withoutAliases returns a copy of a value in which the anchored value replaces each alias. The size of the copy is
+// bounded, because parse has accepted the value.
 func withoutAliases(n *yaml.Node) *yaml.Node {
 	if n.Kind == yaml.AliasNode {
 		n = withoutAliases(n.Alias)

@@ -19,7 +19,7 @@ import (
 	"atoll.dev/cluster"
 )
 
-// Names of what a tree declares. Each is a DNS label.
+// Names of the environments, sectors, regions and clusters that a tree declares. Each is a DNS label.
 type (
 	EnvironmentName string
 	SectorName      string
@@ -298,7 +298,7 @@ func resolveAll(all []declared) []resolution {
 	return results
 }
 
-// newFleet resolves the declared regions and checks what only all of them together show.
+// newFleet resolves the declared regions, and makes the checks that need all of them.
 func newFleet(sectors map[EnvironmentName][]SectorName, all []declared) (Fleet, error) {
 	var mistakes []error
 	regions := map[EnvironmentName][]Region{}

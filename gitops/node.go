@@ -24,7 +24,7 @@ func (p Position) errorf(format string, args ...any) error {
 	return fmt.Errorf("%s: %w", p, fmt.Errorf(format, args...))
 }
 
-// kind is what a node is in YAML. Values of one kind may replace each other.
+// kind is the kind of a node in YAML. Values of one kind may replace each other.
 type kind uint8
 
 const (
@@ -190,7 +190,7 @@ func (p *fileParser) scalar(n *node, y *yaml.Node) *node {
 	return n
 }
 
-// merge returns what a level has that sets over and inherits base. It changes neither.
+// merge returns the settings of a level that inherits base and sets over. It changes neither.
 // Mappings merge; everything else replaces. Mistakes are values that replace a value of
 // another kind.
 func merge(base, over *node) (*node, error) {
@@ -255,7 +255,7 @@ func (n *node) without(keys ...string) *node {
 // keys returns the keys of a mapping in their order.
 func (n *node) keys() []string { return slices.Sorted(maps.Keys(n.members)) }
 
-// plain returns the value as encoding/json has it, without what was deleted: nil,
+// plain returns the value as encoding/json has it, without deleted members: nil,
 // map[string]any, []any, string, int64, uint64, float64 or bool.
 func (n *node) plain() any {
 	if n == nil {

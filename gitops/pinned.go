@@ -15,15 +15,15 @@ import (
 // ErrPinUnreadable: reading the commit of a git.revision has failed. It is no mistake of the configuration.
 var ErrPinUnreadable = errors.New("reading the git.revision")
 
-// pinnedTarget is a cluster with the settings that it has, and the position where it is declared.
-type pinnedTarget struct {
+// declaredTarget is a cluster with the node of its settings, and the position where it is declared.
+type declaredTarget struct {
 	target
 	own *node
 	at  Position
 }
 
 // revisionAt returns the position that sets the git.revision of the cluster.
-func (t pinnedTarget) revisionAt() Position {
+func (t declaredTarget) revisionAt() Position {
 	if n := t.own.get("git", "revision"); n != nil {
 		return n.at
 	}
@@ -33,13 +33,13 @@ func (t pinnedTarget) revisionAt() Position {
 // valuesFile returns the path of the cluster's rendered values in the repository.
 func (t target) valuesFile() string { return path.Join(t.settings.Git.Rendered, t.dir, "values.yaml") }
 
-// pinnedTargets returns the clusters of the fleet.
-func (f Fleet) pinnedTargets() (targets []pinnedTarget) {
+// declaredTargets returns a target for each regional cluster and each management cluster of the fleet.
+func (f Fleet) declaredTargets() (targets []declaredTarget) {
 	for _, region := range f.Regions() {
-		targets = append(targets, pinnedTarget{target{region: region, typ: regionalCluster, id: region.regionalID(),
+		targets = append(targets, declaredTarget{target{region: region, typ: regionalCluster, id: region.regionalID(),
 			dir: path.Join(region.Dir(), regionalCluster), settings: region.Settings}, region.settings, region.at})
 		for _, cluster := range region.Clusters {
-			targets = append(targets, pinnedTarget{target{region: region, typ: managementCluster, id: cluster.ID(),
+			targets = append(targets, declaredTarget{target{region: region, typ: managementCluster, id: cluster.ID(),
 				dir: region.clusterDir(cluster), settings: cluster.Settings}, cluster.settings, cluster.at})
 		}
 	}
@@ -54,8 +54,8 @@ func (r Repository) CheckPins(f Fleet) (unchecked []string, err error) {
 	if r.Pinned == nil {
 		return nil, nil
 	}
-	pinned := map[string][]pinnedTarget{} // by revision
-	for _, t := range f.pinnedTargets() {
+	pinned := map[string][]declaredTarget{} // by revision
+	for _, t := range f.declaredTargets() {
 		if revision := t.settings.Git.Revision; revision != "" {
 			pinned[revision] = append(pinned[revision], t)
 		}
@@ -85,8 +85,8 @@ func (r Repository) CheckPins(f Fleet) (unchecked []string, err error) {
 	return unchecked, errors.Join(unreadable...)
 }
 
-// pathsOf returns what a check of clusters with one git.revision reads of its commit, sorted.
-func pathsOf(targets []pinnedTarget) (paths []string) {
+// pathsOf returns the paths that a check of clusters with one git.revision reads in its commit, sorted.
+func pathsOf(targets []declaredTarget) (paths []string) {
 	for _, t := range targets {
 		paths = append(paths, t.valuesFile())
 		paths = append(paths, t.chartDirs()...)
@@ -97,7 +97,7 @@ func pathsOf(targets []pinnedTarget) (paths []string) {
 
 // checkPinned returns the mistakes of one cluster with the charts and the rendered values of its git.revision. A
 // revision without charts installs nothing.
-func (c *chartChecker) checkPinned(t pinnedTarget) error {
+func (c *chartChecker) checkPinned(t declaredTarget) error {
 	hasCharts := false
 	for _, dir := range t.chartDirs() {
 		found, err := fs.Glob(c.repository, path.Join(dir, "*"))

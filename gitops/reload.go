@@ -9,7 +9,7 @@ import (
 )
 
 // Reload returns the fleet with some regions of an environment as a tree declares them now. A region without a file is
-// not in it. Its cost is that of these regions. It returns what Load does, provided that the tree differs from that of
+// not in it. Reload reads these regions only. Its result is that of Load, provided that the tree differs from that of
 // the fleet in the files of these regions only.
 func (f Fleet) Reload(tree fs.FS, dir string, environment EnvironmentName, regions []RegionName) (Fleet, error) {
 	if _, err := fs.Stat(tree, shardsFile); err == nil {

@@ -118,7 +118,7 @@ func renderRegion(r Region, files Files, encode *encoder) error {
 	return err
 }
 
-// dataForType returns what a cluster of a type gets of free-form data.
+// dataForType returns the free-form data of a cluster of a type: Global merged with the data of the type.
 func dataForType(d ByClusterType, typ string) map[string]any {
 	own := d.RegionalCluster
 	if typ == managementCluster {

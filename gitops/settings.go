@@ -58,7 +58,7 @@ type DNS struct {
 	Domain string `json:"domain"`
 }
 
-// Versions are what runs.
+// Versions are the versions of the programs, charts and releases that run.
 type Versions struct {
 	// Version of Atoll's services, the tag of their images.
 	Atoll string `json:"atoll,omitempty"`
@@ -71,7 +71,7 @@ type Versions struct {
 	Releases []string `json:"releases,omitempty"`
 }
 
-// ManagementClusterSettings are what fleet registers.
+// ManagementClusterSettings are the settings of a management cluster that fleet registers.
 type ManagementClusterSettings struct {
 	// Labels that customers and operators select management clusters by.
 	Labels map[string]string `json:"labels,omitempty"`
@@ -98,8 +98,8 @@ type Services struct {
 	RecoverLostAfter string `json:"recoverLostAfter,omitempty"`
 }
 
-// ByClusterType is free-form data of which a cluster gets a merge of what is for all
-// and what is for its type.
+// ByClusterType is free-form data. A cluster gets the data of Global merged with that of
+// its type.
 type ByClusterType struct {
 	// For clusters of every type.
 	Global map[string]any `json:"global"`
@@ -125,7 +125,7 @@ type environmentKeys struct {
 	Sectors []string `json:"sectors"`
 }
 
-// defaultSettings are what a tree need not set.
+// defaultSettings returns the settings that apply when a tree sets no others.
 func defaultSettings() *node {
 	at := Position{"(built in)", 0}
 	of := func(v string) *node { return &node{kind: text, value: v, at: at} }

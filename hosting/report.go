@@ -22,7 +22,7 @@ import (
 type Reporter struct {
 	Client     dynamic.Interface
 	WarmPlanes func() int       // how many planes wait for new clusters, or start for that
-	Capacity   map[string]int64 // of the management cluster, as hosting was told; nil when it was not
+	Capacity   map[string]int64 // that hosting was started with; nil without one
 	Log        *slog.Logger
 }
 
@@ -30,9 +30,9 @@ type Reporter struct {
 const reportEvery = 10 * time.Second
 
 // Run writes the report when it has changed, and every work.HostingRewriteEvery, until ctx ends. It writes an unchanged
-// one, too, because the agent drops a report that is not written again, and because somebody may have changed or
-// deleted it. After an error it tries again. The first error of a kind is logged: hosting may lack the right, which
-// "atoll mc bootstrap" of an earlier version has not given.
+// one, too, because the agent drops a report that hosting does not write again, and because somebody may have changed
+// or deleted it. After an error Run tries again, and logs it as mustLog says. Hosting may lack the right to write:
+// "atoll mc bootstrap" of earlier versions did not give it.
 func (r Reporter) Run(ctx context.Context) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
@@ -63,18 +63,19 @@ func (r Reporter) Run(ctx context.Context) error {
 	}
 }
 
-// writeFailures remembers which failure to write the report was logged last.
+// writeFailures records the last failure to write the report. The zero value: the last write succeeded.
 type writeFailures struct {
-	isLogged bool // since the last success
-	reason   metav1.StatusReason
+	hasFailed bool
+	reason    metav1.StatusReason // the kind of the failure
 }
 
-// mustLog reports whether the result of a write is logged: the first error since the last success, and one of another
-// kind than that of the last log. The API server's reason is the kind; all errors without its answer are one kind.
+// mustLog reports whether Run logs the result of a write, and records the result. Run logs the first error after a
+// success, and each error of another kind than the one before. The kind is the reason in the API server's answer; all
+// errors without an answer are one kind.
 func (f *writeFailures) mustLog(err error) bool {
 	last := *f
-	*f = writeFailures{isLogged: err != nil, reason: apierrors.ReasonForError(err)}
-	return f.isLogged && *f != last
+	*f = writeFailures{hasFailed: err != nil, reason: apierrors.ReasonForError(err)}
+	return f.hasFailed && *f != last
 }
 
 // write applies the ConfigMap with a report.

@@ -114,7 +114,7 @@ func DefaultHome() (string, error) {
 	return filepath.Join(user, ".local", "share", "atoll"), nil
 }
 
-// OpenHome names the home at dir, which need not exist yet.
+// OpenHome returns the home at dir, which need not exist yet. It opens no file.
 func OpenHome(dir string) (Home, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -199,7 +199,7 @@ func (h Home) isPartialHome(entries []os.DirEntry) bool {
 			name == "identities" || name == "management" || name == "adapters" ||
 			name == watchClone):
 		case name == "entities.yaml":
-		case strings.HasPrefix(name, "region.json"), atomicfile.IsTemp(name): // the second of a writer that was killed
+		case strings.HasPrefix(name, "region.json"), atomicfile.IsTemp(name): // a killed writer leaves a temporary file
 		default:
 			return false
 		}
@@ -224,8 +224,9 @@ func (h Home) postgresDirs(id string) PostgresDirs {
 	return PostgresDirs{Dir: dir, SocketDir: socket}
 }
 
-// lock takes a lock of the home until unlock: the right to be its supervisor, or to change
-// region.json. It fails at once with filelock.ErrLocked when another process holds it.
+// lock locks a file below run until unlock: the supervisor holds supervisor.lock, a watch
+// watch.lock, and who changes region.json state.lock. It fails at once with filelock.ErrLocked
+// when another process holds the lock.
 func (h Home) lock(name string) (unlock func(), err error) {
 	if unlock, err = filelock.Try(h.Path("run", name)); err != nil {
 		return nil, fmt.Errorf("home %s: %w", h.Dir, err)

@@ -123,8 +123,8 @@ func (r replica) startsAfter(others ...string) []string {
 	return others
 }
 
-// replicas returns the processes of a service that has an API on a port, or none.
-func (t topology) replicas(service string, spec func(replica) Spec) (specs []Spec) {
+// replicaSpecs returns the specs of all processes of a service. spec makes that of one.
+func (t topology) replicaSpecs(service string, spec func(replica) Spec) (specs []Spec) {
 	for number := range t.st.declaredSettings().replicas(service) {
 		specs = append(specs, spec(replica{service, number + 1}))
 	}
@@ -152,9 +152,9 @@ func (st State) recoverLostAfter() string {
 	return cmp.Or(st.declaredSettings().RecoverLostAfter, st.RecoverLostAfter)
 }
 
-// lossTimeOfHome returns a time as State.RecoverLostAfter has it: "" for 0, which is the default, and one text for each
-// other time. A text that is no such time is returned unchanged.
-func lossTimeOfHome(text string) string {
+// normalizeRecoverLostAfter returns a time in the form of State.RecoverLostAfter: "" for 0, which is the default, and
+// one text for each other time, such as 1h30m for 90m. It returns a text that is no such time unchanged.
+func normalizeRecoverLostAfter(text string) string {
 	after, err := cluster.ParseRecoverLostAfter(text)
 	switch {
 	case err != nil:

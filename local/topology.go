@@ -134,17 +134,17 @@ func (t topology) url(port string) string { return "https://" + t.address(port) 
 // specs lists the processes; each comes after the processes that it depends on.
 func (t topology) specs() []Spec {
 	specs := []Spec{t.postgres(), t.pki(), t.broker()}
-	specs = append(specs, t.replicas(maestroName, t.maestro)...)
-	specs = append(specs, t.replicas(clmName, t.clm)...)
+	specs = append(specs, t.replicaSpecs(maestroName, t.maestro)...)
+	specs = append(specs, t.replicaSpecs(clmName, t.clm)...)
 	if t.st.Azure {
 		specs = append(specs, t.azureGateway())
 	}
 	if t.st.Backups {
 		specs = append(specs, t.objectStore(), t.regionBackup())
 	}
-	specs = append(specs, t.replicas(platformName, t.platform)...)
+	specs = append(specs, t.replicaSpecs(platformName, t.platform)...)
 	if t.runsAdapters() {
-		specs = append(specs, t.replicas(adapterName, t.adapter)...)
+		specs = append(specs, t.replicaSpecs(adapterName, t.adapter)...)
 	}
 	for _, c := range t.st.Clusters {
 		specs = append(specs, t.plane(c), t.agent(c), t.hosting(c), t.router(c))

@@ -138,9 +138,9 @@ func (h Home) prepareState(opts UpOptions) (st State, grown []cluster.Management
 			fmt.Errorf("the region has %d management clusters: `up` adds them, `atoll mc delete NAME` removes one",
 				len(st.Clusters))
 	}
-	st.RecoverLostAfter = lossTimeOfHome(st.RecoverLostAfter)
+	st.RecoverLostAfter = normalizeRecoverLostAfter(st.RecoverLostAfter)
 	if opts.RecoverLostAfter != nil {
-		opts.RecoverLostAfter = new(lossTimeOfHome(*opts.RecoverLostAfter))
+		opts.RecoverLostAfter = new(normalizeRecoverLostAfter(*opts.RecoverLostAfter))
 	}
 	err = errors.Join(changeBeforeStart(h, "insecure-listen", &st.Insecure, opts.Insecure),
 		changeBeforeStart(h, "azure", &st.Azure, opts.Azure),

@@ -91,7 +91,7 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-// sealing returns an observer of what the background of the store has sealed.
+// sealing returns an observer that counts the values that the store seals in the background.
 func (m *metrics) sealing() func(store.SealingProgress) {
 	m.inClear.Set(1)
 	var before store.SealingProgress

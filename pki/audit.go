@@ -26,8 +26,8 @@ const (
 	auditFile = "audit.jsonl"
 	// auditReader is the service that gathers the region's audit records.
 	auditReader = Name(servicePrefix + "platform")
-	auditLimit  = 500 // records of one answer
-	auditLook   = time.Second
+	auditLimit  = 500         // records of one answer
+	auditLook   = time.Second // between two looks of serveAudit at the file
 	// maxAuditLine bounds a line. No record is that long; a longer line is damaged.
 	maxAuditLine = audit.MaxRequest + 64<<10
 	// auditRetention is how long the file keeps gathered records: the reader needs them again when its database is
@@ -70,9 +70,10 @@ type auditLine struct {
 	record *audit.Change // nil in a damaged line
 }
 
-// scanAudit calls visit for each line of an audit file whose number is above after, until visit returns false. It
-// returns the number of the line before that, or of the last line. A last line without its end is still being written,
-// or a kill has cut it; it counts when another line follows.
+// scanAudit calls visit for each line of an audit file whose number is above after, until visit returns false. number
+// is that of the line before the one at which visit returned false; when visit never did, that of the last line. A last
+// line without a line end does not count yet: a process still writes it, or was killed. It counts when another line
+// follows.
 func scanAudit(f io.Reader, after int, visit func(auditLine) bool) (number int, err error) {
 	lines := bufio.NewReaderSize(f, maxAuditLine)
 	end := int64(0)
@@ -112,8 +113,8 @@ func scanAudit(f io.Reader, after int, visit func(auditLine) bool) (number int, 
 	}
 }
 
-// readAudit returns at most auditLimit records of the lines after a number, and the number of the last line that was
-// read. That is below after when the file does not have so many lines, as in a CA that was restored.
+// readAudit returns at most auditLimit records of the lines after the line with the number after. next is the number of
+// the last line that it read. next is below after when the file does not have so many lines, as in a restored CA.
 func (ca *CA) readAudit(after int) (items []audit.Change, next int, err error) {
 	f, err := os.Open(ca.auditPath())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -144,7 +145,7 @@ func (ca *CA) statAudit() os.FileInfo {
 	return info
 }
 
-// isSameFile reports whether a file was neither written nor replaced. now may be nil.
+// isSameFile reports whether nobody has written or replaced a file between two calls of statAudit. now may be nil.
 func isSameFile(before, now os.FileInfo) bool {
 	return now != nil && os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
 }
@@ -165,7 +166,7 @@ func (ca *CA) trimAudit(gathered int, now time.Time) error {
 		return err
 	}
 	defer f.Close()
-	var last auditLine // that is removed
+	var last auditLine // the last one to remove
 	_, err = scanAudit(f, 0, func(line auditLine) bool {
 		if line.number > gathered || line.record != nil && now.Before(line.record.Time.Add(auditRetention)) {
 			return false
@@ -196,8 +197,9 @@ func (ca *CA) trimAudit(gathered int, now time.Time) error {
 	return shorter.Close()
 }
 
-// serveAudit answers the Platform API with the audit records after a cursor. It waits for a record, as package
-// store/auditfeed does. The reader has committed the records up to its cursor, so that [Server.Run] may remove them.
+// serveAudit answers the Platform API with the audit records after a cursor. When there is none yet, it waits for one,
+// as package store/auditfeed does. The reader has committed the records up to its cursor, so [Server.Run] may remove
+// them.
 func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
 	if err != nil {

@@ -23,10 +23,10 @@ const (
 
 // An issuerSet has the content of the files of issuing CAs.
 type issuerSet struct {
-	// intact are those that are not revoked, in the order in which they begin. Of each role one signs certificates, see
-	// signer. The others sign revocation lists only, while they have a key.
+	// intact are the issuing CAs whose files can be used and that are not revoked, in the order in which they begin. Of
+	// each role one signs certificates, see signer. The others sign revocation lists only, while they have a key.
 	intact []issuer
-	// damaged are those whose files cannot be used.
+	// damaged are the issuing CAs whose files cannot be used. It is not known whether they are revoked.
 	damaged []damagedIssuer
 }
 
@@ -41,7 +41,7 @@ type damagedIssuer struct {
 // signer returns the issuing CA that signs certificates of a role at a time: of those that have begun and have a key,
 // the one that began last. It may have expired. signer returns nil when there is none.
 //
-// An issuing CA that has not begun was made while the clock was ahead. Nobody would accept now what it signs.
+// An issuing CA that has not begun was made while the clock was ahead. Peers would refuse its certificates now.
 //
 // A damaged one may have begun later than the one that signer returns. That one signs nevertheless: peers accept its
 // certificates until it expires or is revoked.
@@ -116,7 +116,7 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 	return have, nil
 }
 
-// issuersChanged returns the time of the last change of an issuing CA: one was made, revoked or removed.
+// issuersChanged returns when the files of issuing CAs last changed: when one was made, rewritten or removed.
 func (ca *CA) issuersChanged() (time.Time, error) {
 	dir, err := os.Stat(filepath.Join(ca.dir, issuingDir))
 	if err != nil {

@@ -151,11 +151,11 @@ func (ca *CA) makeIssuer(role Role, rootKey *ecdsa.PrivateKey, current *issuer, 
 	return atomicfile.Create(ca.issuerFile(role, tmpl), append(data, encodeCert(der)...), 0o600)
 }
 
-// renewIssuers makes an issuing CA for each role that has none, or whose issuing CA is due for renewal. Then it removes
-// what nothing needs any more of those that were replaced. The caller holds the lock.
+// renewIssuers makes an issuing CA for each role that has none, or whose issuing CA is due for renewal. Then it calls
+// removeReplaced. The caller holds the lock.
 //
-// It makes none, without an error, when the root's key is not here, and when only an issuing CA with a damaged file
-// could sign for the role, because an operator may restore that file. [CA.Status] reports both.
+// For a role it makes no issuing CA, and returns no error, when the root's key is not here, and when the only issuing
+// CA that could sign has a damaged file, because an operator may restore that file. [CA.Status] warns in both cases.
 func (ca *CA) renewIssuers(now time.Time) error {
 	if !ca.hasIssuers() {
 		return nil
@@ -187,16 +187,17 @@ func (ca *CA) renewIssuers(now time.Time) error {
 	return ca.removeReplaced(have.intact, now)
 }
 
-// removeReplaced removes what nothing needs any more of issuing CAs in whose place another one of their role signs.
+// removeReplaced removes the keys and files of replaced issuing CAs that nothing needs any more. An issuing CA is
+// replaced when a later one of its role signs in its place.
 //
-// It removes the key of a replaced issuing CA when the last certificate that this one may have signed needs no
-// revocation list any more. It removes the whole file when the issuing CA's own certificate has expired. Until then the
-// certificate must be known: somebody may have a copy of the key, and [CA.Issue] can revoke the certificate.
+// It removes the key when the last certificate that the key may have signed needs no revocation list any more. It
+// removes the whole file when the issuing CA's own certificate has expired. Until then the certificate must be known:
+// somebody may have a copy of the key, and [CA.Issue] can revoke the certificate.
 //
 // all are in the order in which they begin.
 func (ca *CA) removeReplaced(all []issuer, now time.Time) error {
-	// How long the key is needed after the replacement: as long as a certificate is valid, can be renewed after that, and
-	// a server may use the last list that has it.
+	// How long the key is needed after the replacement: while the last certificate that it signed is valid, then while
+	// that one can be renewed, and then while a server may use the last revocation list that has it.
 	keyNeeded := max(ca.validity(), DefaultValidity) + RenewalGrace + crlValidity + 2*skew
 	for i, old := range all {
 		next := slices.IndexFunc(all[i+1:], func(other issuer) bool { return other.role == old.role })

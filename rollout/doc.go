@@ -5,7 +5,7 @@
 // each, and the times. Plan.Step is the state machine: a function of the state, of one observation of the gates and
 // of the time, which returns the next state and the effects. It reads no clock and no network.
 //
-// A driver (Driver) does the effects: it commits the edits of a step together with the record of the rollout, and
+// A driver (Driver) executes the effects: it commits the edits of a step together with the record of the rollout, and
 // pushes them to the branch. The record has the whole state, so another driver continues after the first ends.
 //
 // The package imports gitops, which reads and renders the configuration. Package cli composes it; no service imports

@@ -58,7 +58,7 @@ type reading struct {
 	begun      bool
 	recordText []byte // of the record
 	tree       Tree
-	// declared is what the tree declares, and fleet the part of it that the plan depends on.
+	// declared is the fleet that the tree declares, and fleet is the part of it on which the plan depends.
 	declared gitops.Fleet
 	fleet    Fleet
 }
@@ -292,7 +292,7 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 	return d.commit(ctx, r, r.record.State, Effect{Kind: Record, Reason: reason})
 }
 
-// commit does an effect: it adds one commit with the edited configuration, what is rendered of it, and the record.
+// commit executes an effect: it adds one commit with the edited configuration, its rendered files, and the record.
 func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
 	now := time.Now()
 	record := r.record.afterStep(s, e, r.commit, now)
@@ -354,9 +354,9 @@ func (d *Driver) Status(ctx context.Context) (Recorded, error) {
 	return r.record, err
 }
 
-// Command does a command of an operator. It tries again when another has written at the same time. It reads the record
-// alone, which has the rollout's file of the beginning: so an operator can pause and abort whatever the other files of
-// the branch have become. A revert renders the configuration too, and so needs one without mistakes.
+// Command executes a command of an operator. It tries again when somebody else has committed at the same time. It reads
+// only the record, which has a copy of the rollout's file: so an operator can pause and abort also when other files of
+// the branch have mistakes. A revert renders the configuration too, and so needs one without mistakes.
 func (d *Driver) Command(ctx context.Context, do func(Plan, State) (State, []Effect, error)) (Recorded, error) {
 	for {
 		r, err := d.readRecord(ctx)

@@ -122,7 +122,8 @@ func (t Target) regionFile(r Rollout) string {
 	return path.Join(r.Environment, "regions", t.Region()+".yaml")
 }
 
-// editFiles calls change with the file of each target's region, and gathers what it returns.
+// editFiles calls change with the file of each target's region. It returns the tree after the changes, and the changed
+// files.
 func (t Tree) editFiles(r Rollout, targets []Target,
 	change func(target Target, file string, data []byte) ([]byte, error)) (
 	Tree, gitops.Files, error) {
@@ -148,7 +149,7 @@ func (t Tree) editFiles(r Rollout, targets []Target,
 	return tree, files, nil
 }
 
-// Preview is the plan of a rollout with what changes in each region and cluster.
+// Preview is the plan of a rollout with the changes in each region and cluster.
 type Preview struct {
 	Environment string    `json:"environment"`
 	Begin       time.Time `json:"begin"`
@@ -174,7 +175,7 @@ type Step struct {
 	Restarts []string        `json:"restarts"` // what restarts in each of them
 }
 
-// Preview returns the plan for the tree with what it changes, if the rollout begins at start.
+// Preview returns the plan for the tree and its changes, if the rollout begins at start.
 func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	environment, before, err := t.Environment(r)
 	if err != nil {

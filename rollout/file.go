@@ -45,7 +45,7 @@ type Rollout struct {
 	lines map[string]int // of the values, by path: gates[0].atLeast
 }
 
-// Change is what changes in the configuration of each region: any of its keys together.
+// Change is the change that a rollout makes in the configuration of each region. Its keys can be combined.
 type Change struct {
 	// Commit, tag or branch of the charts and values: git.revision.
 	Revision string `yaml:"revision"`

@@ -9,8 +9,8 @@ import (
 	"atoll.dev/gitops"
 )
 
-// Target is what one step of a rollout changes: a region with all its management clusters, REGION, or one management
-// cluster, REGION/CLUSTER.
+// Target is the object that one step of a rollout changes: REGION, a region with all its management clusters, or
+// REGION/CLUSTER, one management cluster.
 type Target string
 
 // Region returns the name of the target's region.

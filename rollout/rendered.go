@@ -14,16 +14,16 @@ import (
 	"atoll.dev/gitops"
 )
 
-// renderedChange is what an effect changes in the rendered files (nil removes one), the fleet after it, and a text for
-// each git.revision that is not checked, or not as the remote has it.
+// renderedChange has the changes that an effect makes in the rendered files (nil removes one), the fleet after it, and
+// a text for each git.revision that was not checked, or not as the remote has it.
 type renderedChange struct {
 	files     map[string][]byte
 	declared  gitops.Fleet
 	unchecked []string
 }
 
-// renderEffect returns what the edits of an effect change in the rendered files of the targets' regions. A region that
-// nobody has rendered yet gets all its files. The cost is that of these regions.
+// renderEffect renders the targets' regions before and after the edits of an effect, and returns the change. A region
+// that nobody has rendered yet gets all its files. It renders no other regions.
 func (d *Driver) renderEffect(ctx context.Context, r reading, changed Tree, e Effect) (c renderedChange, err error) {
 	before, err := render(r.rollout, r.declared, e.Targets)
 	if err != nil {
@@ -64,7 +64,7 @@ func (d *Driver) showUnchecked(known, texts []string) []string {
 	return known
 }
 
-// changedFiles returns what an effect changes in the rendered files of its targets' regions; nil removes a file.
+// changedFiles returns the rendered files of its targets' regions that an effect changes; nil removes a file.
 func (d *Driver) changedFiles(ctx context.Context, r reading, e Effect, before, after gitops.Files) (map[string][]byte,
 	error) {
 	regions := regionsOf(e.Targets)
@@ -96,9 +96,10 @@ func (d *Driver) changedFiles(ctx context.Context, r reading, e Effect, before, 
 }
 
 // checkRendered reports whether a region is rendered in the commit, in a directory below that of rendered files. It
-// refuses to change a region whose files are not what its configuration renders: the change would carry edits with it
-// that somebody has committed without rendering. In a region that nobody has rendered, it refuses to replace files
-// without the marker of rendered ones. A revert that does not refuse hand edits does not refuse these either.
+// returns an error when the rendered files of the region differ from its configuration: the rollout would deploy edits,
+// too, that somebody has committed without rendering. In a region that nobody has rendered, it returns an error when a
+// file without the marker of rendered files would be replaced. A revert that does not refuse hand edits gets neither
+// error.
 func (d *Driver) checkRendered(committed fs.FS, region string, e Effect, dir string, want gitops.Files) (bool, error) {
 	_, err := fs.Stat(committed, path.Join(region, "region.yaml"))
 	isRendered := err == nil
@@ -121,7 +122,7 @@ func (d *Driver) checkRendered(committed fs.FS, region string, e Effect, dir str
 		switch file := path.Join(d.Rendered, name); {
 		case edited != nil:
 		case err == nil && !gitops.IsRendered(have):
-			edited = fmt.Errorf("%s:1: this file was not rendered and is in the way of one that is", file)
+			edited = fmt.Errorf("%s:1: this file was not rendered and is in the way", file)
 		case isRendered && !bytes.Equal(have, want[name]):
 			edited = errors.New(gitops.Difference{Path: file, Before: have, After: want[name]}.FirstLine())
 		}

@@ -7,7 +7,8 @@ import (
 	"atoll.dev/gitops"
 )
 
-// restarting lists what restarts when a key of the configuration changes. The first prefix that a key has counts.
+// restarting lists the programs that restart when a key of the configuration changes. The first prefix that a key has
+// counts.
 var restarting = []struct{ prefix, what string }{
 	{"versions.atoll", "all services"},
 	{"versions.images.", "the service *"},

@@ -15,11 +15,11 @@ import (
 var ErrHandEdits = errors.New("nothing was reverted. Undo these edits, or `atoll rollout revert FILE --force` " +
 	"overwrites them")
 
-// HandEdits is what a revert does with hand edits: values that somebody has set since the rollout changed them, regions
+// HandEdits says how a revert treats hand edits: values that somebody has set since the rollout changed them, regions
 // and management clusters that somebody has removed, and rendered files that somebody has edited.
 type HandEdits string
 
-// What a revert does with hand edits.
+// The treatments of hand edits.
 const (
 	// RefuseHandEdits: the revert changes nothing, and its error names each of them with file and line.
 	RefuseHandEdits HandEdits = "refuse"
@@ -30,8 +30,8 @@ const (
 	OverwriteHandEdits HandEdits = "overwrite"
 )
 
-// Restore undoes the change in the files of the targets. kept names what it leaves because of hand edits; with
-// RefuseHandEdits the error joins them, and nothing is undone.
+// Restore undoes the change in the files of the targets. kept names the hand edits that it leaves. With RefuseHandEdits
+// the error joins all hand edits, and Restore undoes nothing.
 func (t Tree) Restore(r Rollout, targets []Target, undo Undo, handEdits HandEdits) (tree Tree, files gitops.Files,
 	kept []string, err error) {
 	var declared []Target

@@ -68,7 +68,7 @@ func (s State) InFlight() (n int) {
 	return n
 }
 
-// Radius is what a rollout has changed so far.
+// Radius counts the regions and management clusters that a rollout has changed so far.
 type Radius struct {
 	Regions  int `json:"regions"`
 	Clusters int `json:"clusters"`
@@ -93,7 +93,7 @@ func (s State) Radius(fleet Fleet) (r Radius) {
 	return r
 }
 
-// Command is what an operator does to a rollout.
+// Command is a command of an operator to a rollout.
 type Command string
 
 // Commands of operators.

@@ -31,7 +31,7 @@ type Effect struct {
 	Kind    EffectKind `json:"kind"`
 	Targets []Target   `json:"targets,omitempty"`
 	Reason  string     `json:"reason"` // the subject of the commit
-	// HandEdits is what a Restore does with values that somebody has set since the change.
+	// HandEdits says how a Restore treats values that somebody has set since the change.
 	HandEdits HandEdits `json:"handEdits,omitempty"`
 }
 

@@ -50,9 +50,9 @@ type Config struct {
 	} `yaml:"clients"`
 	ResourceType     string    `yaml:"resource_type"` // the plural of the kind
 	PollInterval     Duration  `yaml:"poll_interval"`
-	ResourceSelector []Label   `yaml:"resource_selector,omitempty"` // all of them
+	ResourceSelector []Label   `yaml:"resource_selector,omitempty"` // a resource must have all of these labels
 	MessageDecision  Decision  `yaml:"message_decision"`            // default: DefaultDecision
-	MessageData      yaml.Node `yaml:"message_data,omitempty"`      // default: what the reference has
+	MessageData      yaml.Node `yaml:"message_data,omitempty"`      // default: see standardData
 }
 
 // Label is one label that a resource must have.
@@ -74,10 +74,10 @@ type Param struct {
 	Expr string `yaml:"expr"`
 }
 
-// Duration is written as 30m.
+// Duration is a time.Duration that files write as a text such as 30m.
 type Duration time.Duration
 
-// UnmarshalYAML reads it. A duration that is not positive is an error.
+// UnmarshalYAML reads a duration. One that is not positive is an error.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	if err := d.UnmarshalText([]byte(n.Value)); err != nil {
 		return &yaml.TypeError{Errors: []string{fmt.Sprintf("line %d: %s", n.Line, err)}}
@@ -95,7 +95,7 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// MarshalYAML writes it.
+// MarshalYAML writes a duration as a text.
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
 
 // DefaultDecision returns the decision that the original's default intends. A
@@ -179,7 +179,7 @@ func ParseConfig(file string, data []byte) (Config, error) {
 	return c, err
 }
 
-// replaced has keys of older versions, with what to write instead.
+// replaced has the keys of older versions, each with the advice for its replacement.
 var replaced = map[string]string{
 	"max_age_ready": "write message_decision: 'condition(\"Reconciled\").status == \"True\" && now - " +
 		"timestamp(…) > duration(\"30m\")'",

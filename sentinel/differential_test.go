@@ -261,7 +261,7 @@ func TestDecisionsAreThoseOfTheWholeResource(t *testing.T) {
 	})
 }
 
-// plainMark is markOf over decoded JSON.
+// plainMark is progressHash over decoded JSON.
 func plainMark(text []byte) uint64 {
 	var v any
 	if json.Unmarshal(text, &v) != nil {

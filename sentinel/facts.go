@@ -17,8 +17,8 @@ type Facts struct {
 	lastReport time.Time // of the last report; of the last change when there was no report
 }
 
-// Facts decodes from a resource's wire form what the expressions and the selector read. It accepts some
-// wire forms that are not JSON, none of which the lifecycle manager stores.
+// Facts decodes the members of a resource's wire form that the expressions and the selector read. It accepts
+// some wire forms that are not JSON, none of which the lifecycle manager stores.
 func (r *Rules) Facts(wire []byte) (Facts, error) {
 	if r.resource.Member("status") {
 		return allFacts(wire)

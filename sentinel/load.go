@@ -167,7 +167,7 @@ var errSlotsLost = errors.New("the slots were lost")
 // are unsent.
 //
 // The sentinel decides once on a document that does not change during the lists: the first list has all changes
-// before base, which the third leaves out, and putSeen leaves out versions that are in the table.
+// before base, which the third leaves out, and putSent leaves out versions that are in the table.
 func (s *Sentinel) tryLoad(ctx context.Context, l slotLoad) error {
 	base, err := s.store.CurrentCursor(ctx)
 	if err != nil {
@@ -224,7 +224,7 @@ func inSlots(in []int32) store.Fragment {
 const maxPageBytes = 8 << 20
 
 // listPages lists documents page by page, because a statement has a time limit. It reads the next page while each
-// handles a page. It stops with errLost when each returns false.
+// handles a page. It stops with errSlotsLost when each returns false.
 func (s *Sentinel) listPages(ctx context.Context, q store.Query, each func([]store.Document) bool) error {
 	reading, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -104,7 +104,7 @@ func (c *Config) Compile() (*Rules, error) {
 	return r, nil
 }
 
-// addReads adds what an expression reads of a resource.
+// addReads adds the members and the conditions of a resource that an expression reads.
 func (r *Rules) addReads(p *rules.Program) {
 	r.resource.Add(p.Reads("resource"))
 	r.conditions.Add(p.Reads("conditions", "condition"))

@@ -20,8 +20,8 @@ const (
 // outgoing is an event in flight.
 type outgoing struct {
 	resource *resource
-	number   uint64 // of this event of the resource
-	duty     *watchedKind
+	number   uint64       // of this event of the resource
+	kind     *watchedKind // of the resource
 	event    bus.Event
 	reason   string
 	changed  time.Time // the time of the change of the feed that caused the event; else zero
@@ -51,7 +51,7 @@ func (s *Sentinel) enqueueEvent(ctx context.Context, r *resource, doc *store.Doc
 	}
 	s.inFlight++
 	r.lastEvent++
-	s.toPublish <- outgoing{resource: r, number: r.lastEvent, duty: d, event: e, reason: reason, changed: changedAt}
+	s.toPublish <- outgoing{resource: r, number: r.lastEvent, kind: d, event: e, reason: reason, changed: changedAt}
 }
 
 // publishEvents publishes queued events until ctx ends, and posts the outcome of each to the loop. The client of the
@@ -68,7 +68,7 @@ func (s *Sentinel) publishEvents(ctx context.Context) {
 			at := time.Now()
 			s.mail.post(func() { s.applyPublished(o, err, at) })
 		}
-		if err := s.client.PublishAsync(ctx, o.duty.topic, o.event, done); err != nil {
+		if err := s.client.PublishAsync(ctx, o.kind.topic, o.event, done); err != nil {
 			done(err)
 		}
 	}
@@ -78,7 +78,7 @@ func (s *Sentinel) publishEvents(ctx context.Context) {
 // is not a lost connection, and the next state of the resource.
 func (s *Sentinel) applyPublished(o outgoing, err error, at time.Time) {
 	s.inFlight--
-	d := o.duty
+	d := o.kind
 	if err == nil {
 		var delay time.Duration
 		if !o.changed.IsZero() {

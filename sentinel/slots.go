@@ -72,7 +72,7 @@ type membership struct {
 	renewedAt     time.Time // when the last renewal began
 	joined        bool
 	held          heldSlots
-	takeAllowedAt time.Time // after an outage of the database the others renew late, too
+	takeAllowedAt time.Time // no slots are taken before: after an outage of the database other replicas renew late
 }
 
 func newMembership(st *store.Store, fleet, name string, lease time.Duration) *membership {

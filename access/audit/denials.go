@@ -127,7 +127,7 @@ func (d *Denials) count(r Record, n int) {
 
 // Run writes queued records to the chain until ctx ends, and returns the cause of that end. After a failed write it
 // tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx ends
-// it tries once more, for at most lastFlush; what that does not write is lost, and the log says so.
+// it tries once more, for at most lastFlush; records that this attempt does not write are lost, and the log says so.
 func (d *Denials) Run(ctx context.Context) error {
 	tick := time.NewTicker(sumPeriod)
 	defer tick.Stop()

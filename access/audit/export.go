@@ -33,9 +33,9 @@ const (
 	maxExportBytes      = 4 << 20          // of one object, and one page more
 )
 
-// Exporter copies the chain to an object store as JSON lines, in objects that are never changed. The queue of what is
-// not exported is the chain itself: the exporter holds one object in memory, and a store that is away costs nothing but
-// the age of the copy. Each record is exported at least once: the position moves when the object is stored, so that a
+// Exporter copies the chain to an object store as JSON lines, in objects that are never changed. It has no queue of its
+// own: it reads the records from the chain, and holds one object in memory. While the store is away, only the copy gets
+// older. Each record is exported at least once: the position moves when the object is stored, so that a
 // kill between the two repeats the object's records in the next one. See objectName.
 type Exporter struct {
 	Chain   *Chain

@@ -151,8 +151,8 @@ func (c *exportCheck) object(name string, content []byte) error {
 	return nil
 }
 
-// begins returns a *BrokenError unless an object may begin after a record: that is in another object, or before the
-// first record of a chain.
+// begins returns a *BrokenError unless an object may begin after the record named after: one of another object, or the
+// position before the first record of the chain. The first object may begin after any record.
 func (c *exportCheck) begins(name string, after Anchor) error {
 	switch {
 	case c.found.Objects == 0 && after.Seq > 0, after == Anchor{Hash: noHash}, c.has(after):

@@ -29,7 +29,7 @@ type exportPosition struct {
 	first  Anchor // the record before the first one that is kept
 }
 
-// errNotOwner is the error of a process that another one exports in place of.
+// errNotOwner means: another process exports the records.
 var errNotOwner = errors.New("another replica exports the audit records")
 
 // ownExport makes owner the owner of a target for lease, and returns its position. If another process owns the target,

@@ -34,7 +34,7 @@ type Policy struct {
 	statements []statement
 }
 
-// statement is a compiled statement and what Index needs to know of it.
+// statement is a compiled statement, with the parts of its scope that Index compares itself.
 type statement struct {
 	source   *ast.Policy   // as it was parsed
 	compiled *cedar.Policy // without the parts of its scope that the fields below have
@@ -140,8 +140,8 @@ func withoutSlots(text string) string {
 	return string(out)
 }
 
-// blankSlot blanks the slot at an offset together with the operator before it, if what stands before
-// is "principal ==" or "principal in".
+// blankSlot overwrites the slot at an offset with blanks, together with the operator before it, if the
+// text before it is "principal ==" or "principal in".
 func blankSlot(text []byte, at int) {
 	end := 0
 	for _, slot := range slots {
@@ -169,8 +169,8 @@ func isWord(s string) bool {
 	return s != "" && (s[0] == '_' || '0' <= s[0] && s[0] <= '9' || 'a' <= s[0]|0x20 && s[0]|0x20 <= 'z')
 }
 
-// describe returns a compiled statement with what Index needs to know of it. Index compares actions
-// and single entities of a scope itself, because that is much faster than their evaluation.
+// describe returns a compiled statement with the parts of its scope that Index compares itself: actions
+// and single entities. To compare them is much faster than to evaluate them.
 func describe(c *cedar.Policy) statement {
 	source := (*ast.Policy)(c.AST())
 	set, isCompared := actionsOf(source.Action)

@@ -19,7 +19,7 @@ type SeenData struct {
 // decision depends on it: it may be old, and a management cluster can write what it wants.
 type HostingReport struct {
 	WarmPlanes int `json:"warm_planes"` // planes that run and wait for new clusters, or that start for that
-	// Capacity is what hosting takes for the management cluster's capacity, by resource; nil when it was not told.
+	// Capacity is the capacity that hosting was started with (atoll hosting --capacity), by resource; nil without one.
 	Capacity map[string]int64 `json:"capacity,omitempty"`
 }
 
@@ -28,16 +28,17 @@ const (
 	HostingReportNamespace = "atoll-hosting"
 	HostingReportName      = "hosting-report" // a ConfigMap
 	HostingReportKey       = "report.json"    // of its data: a HostingReport
-	// HostingWriteKey is the key of a random text, another in each write, also of an unchanged report. So a report that
-	// hosting still writes has another resource version after each HostingRewriteEvery. It has no other meaning.
+	// HostingWriteKey is the key of a random text, which hosting changes with each write, also of an unchanged report.
+	// So while hosting runs, the resource version changes at least every HostingRewriteEvery. The text has no other
+	// meaning.
 	HostingWriteKey = "write"
 )
 
 const (
 	// HostingRewriteEvery is how often hosting writes an unchanged report.
 	HostingRewriteEvery = 10 * time.Minute
-	// MaxHostingReportAge is how long the agent sends a report whose resource version does not change, by its own clock:
-	// then hosting has missed two writes, or the agent cannot read them.
+	// MaxHostingReportAge is how long the agent sends a report whose resource version does not change, by its own clock.
+	// After that time hosting has missed two writes, or the agent has failed to read them.
 	MaxHostingReportAge = 25 * time.Minute
 )
 
@@ -48,8 +49,8 @@ const (
 	maxFigure        = 1 << 40
 )
 
-// resourceForm is the form of a resource's name, such as memory_mib or nvidia.com/gpu. It has no character that some
-// store or reader of the report refuses: one such name would make it refuse the presence of the agent, too.
+// resourceForm is the form of a resource's name, such as memory_mib or nvidia.com/gpu. It permits only characters that
+// each store and reader of the report accepts: one that refuses a name would refuse the presence of the agent with it.
 var resourceForm = regexp.MustCompile(`^[A-Za-z0-9_./-]{1,63}$`)
 
 // ParseHostingReport parses and checks a report. The error says what is wrong with it.
@@ -63,6 +64,7 @@ func ParseHostingReport(data []byte) (r HostingReport, err error) {
 	return r, r.check()
 }
 
+// check returns an error when the report exceeds the bounds above or has a name in another form than resourceForm.
 func (r HostingReport) check() error {
 	if r.WarmPlanes < 0 || r.WarmPlanes > maxFigure || len(r.Capacity) > maxResources {
 		return errors.New("the report of hosting has a figure that is not possible")
@@ -75,8 +77,8 @@ func (r HostingReport) check() error {
 	return nil
 }
 
-// ParseSeen returns the report of hosting in the data of Seen, checked; nil when there is none. Data is empty in the
-// heartbeats of some agents.
+// ParseSeen returns the report of hosting in the data of a Seen event, checked; nil when there is none. The data may be
+// empty.
 func ParseSeen(data []byte) (*HostingReport, error) {
 	var seen struct {
 		Hosting json.RawMessage `json:"hosting"`

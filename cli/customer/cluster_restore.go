@@ -28,7 +28,7 @@ func clusterRestore(session *terminal.Session) *cobra.Command {
 		Long: `Restores a cluster's control plane to a second of its backups: every write that was
 acknowledged before is there, and none that began more than a second later.
 
-In place, the Kubernetes API is away for some seconds. The endpoint, the authority and all
+In place, the Kubernetes API does not answer for some seconds. The endpoint, the authority and all
 credentials stay; nodes and node pools follow the cluster's present orders. With --as a new
 cluster begins with the data, and gets an authority and credentials of its own; make its
 node pools with "atoll nodepool create". --dry-run shows which objects a restore in place

@@ -14,9 +14,9 @@ func clusterRollback(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "rollback NAME", Short: "Return a cluster to the version before its last upgrade", Args: cobra.ExactArgs(1),
 		Long: `Returns a cluster's control plane to the version before its last upgrade, with all of its
-data. "atoll cluster get" shows until when that is possible. Its API is away for the second or
-two of the restart. After an upgrade that failed, the control plane runs the old version already;
-rollback gives the spec that version again.`,
+data. "atoll cluster get" shows until when that is possible. Its API does not answer during
+the restart, for a second or two. After an upgrade that failed, the control plane runs the
+old version already; rollback gives the spec that version again.`,
 		Example: `  atoll cluster rollback demo --wait
   atoll cluster rollback demo -o json`,
 		ValidArgsFunction: completion(session, completeClusters),

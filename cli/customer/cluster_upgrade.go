@@ -15,12 +15,12 @@ func clusterUpgrade(session *terminal.Session) *cobra.Command {
 	var version string
 	cmd := &cobra.Command{
 		Use: "upgrade NAME --release V", Short: "Upgrade a cluster's control plane", Args: cobra.ExactArgs(1),
-		Long: `Upgrades a cluster's control plane to another version of Kubernetes. Its API is away for
-the second or two of the restart. A version that its management cluster does not have is
-refused, and shown as its condition. When the control plane does not become ready with the
-new version, it goes back to the old one by itself; "atoll cluster get" shows why. For a time
-after the upgrade (24 h unless the region has another; "atoll cluster get" shows the end)
-"atoll cluster rollback" returns to the old version.`,
+		Long: `Upgrades a cluster's control plane to another version of Kubernetes. Its API does not
+answer during the restart, for a second or two. The region refuses a version that the
+management cluster does not have; a condition of the cluster shows that. When the control
+plane does not become ready with the new version, it goes back to the old one by itself;
+"atoll cluster get" shows why. For a time after the upgrade (24 h unless the region has
+another; "atoll cluster get" shows the end) "atoll cluster rollback" returns to the old version.`,
 		Example: `  atoll cluster upgrade demo --release 1.36.3 --wait
   atoll cluster rollback demo --wait`,
 		ValidArgsFunction: completion(session, completeClusters),

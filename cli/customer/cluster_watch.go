@@ -20,9 +20,10 @@ func clusterWatch(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [NAME]",
 		Short: "Show the progress of a cluster, or the changes of all clusters, until Ctrl-C",
-		Long: `With a NAME it draws the cluster's stages and how long each took, in place on a terminal,
-a line each elsewhere. Without one it shows all clusters, and then each change. With
--o json each line is an event with a cursor, from where --cursor continues later.`,
+		Long: `With a NAME it shows the cluster's stages and how long each took: it redraws them on a
+terminal, and prints a line for each elsewhere. Without a NAME it shows all clusters, and
+then each change. With -o json each line is an event with a cursor, at which --cursor
+continues later.`,
 		Example: `  atoll cluster watch demo
   atoll cluster watch -o json`,
 		Args:              cobra.MaximumNArgs(1),

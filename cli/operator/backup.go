@@ -146,7 +146,7 @@ plane keeps its certificate authority, its issuer and the credentials that they 
 	}
 	cmd.Flags().StringVar(&f.config, "store", "", "file that names the store, as for atoll hosting --backups (required)")
 	cmd.Flags().StringVar(&f.at, "at", "",
-		"time in RFC 3339, as 2026-11-23T05:00:00Z (default: the latest that is stored)")
+		"time in RFC 3339, such as 2026-11-23T05:00:00Z (default: the latest that is stored)")
 	cmd.Flags().StringVar(&f.dir, "data-dir", "", "directory of the plane; made when missing (required)")
 	cmd.Flags().StringVar(&f.program, "atoll-kube", "atoll-kube", "program of the plane's release")
 	cmd.Flags().Uint64Var(&f.bump, "bump", 0,
@@ -179,7 +179,7 @@ func (f *restoreFlags) restore(ctx context.Context, p backup.Plane) (report rest
 	var at time.Time
 	if f.at != "" {
 		if at, err = time.Parse(time.RFC3339, f.at); err != nil {
-			return report, fmt.Errorf("--at %q is not a time in RFC 3339, as 2026-11-23T05:00:00Z", f.at)
+			return report, fmt.Errorf("--at %q is not a time in RFC 3339, such as 2026-11-23T05:00:00Z", f.at)
 		}
 	}
 	store, keys, err := backup.ReadConfig(f.config)

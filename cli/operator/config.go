@@ -16,8 +16,8 @@ func Config(session *terminal.Session) *cobra.Command {
 		Use: "config", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
 		Short: "Configuration of all regions in Git: render, explain, diff",
 		Long: `Reads the configuration of all regions from a directory of YAML files, and
-renders what Argo CD, Helm and Terraform deploy each cluster from. A setting is
-inherited: defaults, environment, sector, region, management cluster.
+renders the files from which Argo CD, Helm and Terraform deploy each cluster. A
+setting is inherited: defaults, environment, sector, region, management cluster.
 docs/gitops.md describes the files.`,
 		Example: `  atoll config render
   atoll config explain versions.atoll --region eu-central-1

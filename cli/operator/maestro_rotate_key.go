@@ -30,7 +30,8 @@ processes that have the file have read it. Maestro seals with it from then on, a
 works that it has again in the background. The old keys stay in the file until you remove
 them: when the metric maestro_envelope_other_keys is 0, no work needs them.
 
-Each of the two changes leaves an audit record in Maestro's database, so the command needs both.`,
+The command writes an audit record of each of the two changes into Maestro's database, so
+it needs the file and the database.`,
 		Example: `  atoll maestro rotate-key
   atoll maestro rotate-key --file envelope.keys --dsn postgres://maestro@db/maestro`,
 	}

@@ -15,12 +15,14 @@ import (
 func mcList(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "list",
 		Short: "List management clusters: their state, their clusters, the time of their agents' last events",
-		Long: `Lists the management clusters. PLANES and MEMORY MIB are what the clusters that are placed
+		Long: `Lists the management clusters. PLANES and MEMORY MIB show the amounts that the clusters
 there reserve, and the capacity. WARM is the number of warm planes, which wait for new
-clusters (atoll hosting --warm-planes), as of some minutes ago; - when it is not known, as
-half an hour after hosting has stopped. They take memory of the machine beside what is
-reserved, about 250 MiB each, and end when it has little memory or its capacity has no
-room: no placement fails because of them.`,
+clusters (atoll hosting --warm-planes). The number can be some minutes old; "-" means that
+it is not known, such as half an hour after hosting has stopped.
+
+A warm plane takes about 250 MiB of the machine's memory, beside the reserved amounts.
+Hosting ends warm planes when the machine has little memory left or the capacity has no
+room for them, so no placement fails because of them.`,
 		Example: "  atoll mc list -o json", Args: cobra.NoArgs}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -24,7 +24,7 @@ func addCapacityFlags(cmd *cobra.Command) *capacityFlags {
 		"amount of each resource: planes=40,memory_mib=16000; others are not limited. A control "+
 			"plane takes 1 of planes and 350 of memory_mib, 3 times as much when it is medium, 6 times when it is large")
 	cmd.Flags().StringSliceVar(&o.versions, "version", nil,
-		"a Kubernetes version that it can run, as 1.36.3; repeatable (default: any)")
+		"a Kubernetes version that it can run, such as 1.36.3; repeatable (default: any)")
 	return o
 }
 

@@ -35,6 +35,6 @@ shows the agent's command.`,
 	}
 	cmd.Flags().StringVar(&dir, "dir", "", "directory of the CA (default: that of the region below --home)")
 	cmd.Flags().StringVar(&out, "out", "", "write the token to a file, not to standard output")
-	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "how long it is good for")
+	cmd.Flags().DurationVar(&ttl, "ttl", ttl, "for how long the token is valid")
 	return cmd
 }

@@ -34,7 +34,7 @@ region by themselves. To continue after an interruption, run the command again.`
 		Args: cobra.MaximumNArgs(1),
 	}
 	cmd.Flags().StringVar(&o.Store, "store", "", "file that names the store; default HOME/backups/store.yaml")
-	cmd.Flags().StringVar(&at, "at", "", "moment, as 2027-01-02T15:04:05Z; default: the latest that the store has")
+	cmd.Flags().StringVar(&at, "at", "", "moment, such as 2027-01-02T15:04:05Z; default: the latest that the store has")
 	out := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if at != "" {

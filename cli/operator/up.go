@@ -25,8 +25,9 @@ func Up(session *terminal.Session) *cobra.Command {
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
 		Long: `Starts every process of a region and registers its local management clusters as
-management-01, management-02, ... It shows a line per stage and serves until
-Ctrl-C, which is "atoll down"; with --detach it returns when the region serves.
+management-01, management-02, ... It shows a line for each stage and serves until
+Ctrl-C, which stops the region as "atoll down" does; with --detach it returns when the
+region serves.
 
 On a running region it changes nothing; with a larger --management-clusters it adds
 some. All files are below --home, where the next "atoll up" uses them again.`,

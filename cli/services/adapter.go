@@ -68,9 +68,9 @@ func adapterServe(session *terminal.Session) *cobra.Command {
 --task-config at the same place; --dir has a directory for each adapter, with
 config.yaml and task.yaml.
 
-With --identity, the region's broker, CLM and Maestro are called with the region's
-certificates; a config that names no server means those of --clm and --maestro.
-Other servers that a config names are called with the config's own settings.`, m)
+With --identity, the adapters call the region's broker, CLM and Maestro with
+certificates of the region; a config that names no server means those of --clm and
+--maestro. They call other servers that a config names with the config's own settings.`, m)
 	cmd.Use = "serve"
 	cmd.Example = `  atoll adapter serve --config cl-maestro/config.yaml --task-config cl-maestro/task.yaml --mqtt 127.0.0.1:8883 \
     --clm https://127.0.0.1:8000 --pki https://127.0.0.1:8443 --ca ca.pem --identity identity/`
@@ -87,7 +87,7 @@ Other servers that a config names are called with the config's own settings.`, m
 	fl.StringVar(&m.flags.region.maestro, "maestro", "", "URL of the region's Maestro")
 	fl.StringVar(&m.flags.region.maestroGRPC, "maestro-grpc", "", "gRPC address of the region's Maestro")
 	fl.StringVar(&m.flags.kubeconfig, "kubeconfig", "",
-		"of configs that have no kube_config_path (default: the cluster that the adapter runs in)")
+		"kubeconfig for configs without a kube_config_path (default: the cluster that the adapter runs in)")
 	fl.IntVar(&m.flags.parallel, "parallel", 0,
 		"resources at once, of each adapter (default: SUBSCRIBER_PARALLELISM, or 16)")
 	addDryRunFlags(session, cmd, func() (*adapter.Config, *adapter.Task, error) {
@@ -135,7 +135,7 @@ func (f *adapterFlags) add(cmd *cobra.Command) {
 	fl.StringArrayVarP(&f.configs, "config", "c", nil,
 		"an adapter's config; may be repeated (default: HYPERFLEET_ADAPTER_CONFIG)")
 	fl.StringArrayVarP(&f.tasks, "task-config", "t", nil,
-		"its task config; as often as --config (default: HYPERFLEET_TASK_CONFIG)")
+		"the task config of the adapter, one for each --config in the same order (default: HYPERFLEET_TASK_CONFIG)")
 	fl.StringVar(&f.dir, "dir", "", "directory with one directory for each adapter")
 	fl.StringSliceVar(&f.bundled, "bundled", nil,
 		"an adapter that is part of this program, such as hosted-cluster; an adapter of the same name in --dir replaces it")

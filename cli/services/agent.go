@@ -30,17 +30,18 @@ type agentService struct {
 func Agent() *cobra.Command {
 	f := &agentService{}
 	cmd := serviceCommand("agent", "The agent of a management cluster: applies works and reports their status",
-		`Applies works to one Kubernetes cluster and feeds their status back. It makes
-outbound connections only: to the broker, to the CA, to the cluster's API. It may
-run inside the cluster (without --kubeconfig) or anywhere that reaches its API.`, f)
+		`Applies works to one Kubernetes cluster and reports their status. It makes outbound
+connections only: to the broker, to the CA, to the cluster's API. It may run inside
+the cluster (without --kubeconfig) or anywhere that reaches its API.`, f)
 	cmd.Example = `  atoll agent --consumer-name edge-7 --kubeconfig agent.kubeconfig --mqtt broker.example:8883 \
     --pki https://pki.example:8443 --ca ca.pem --identity identity/ --token-file token --data-dir store/`
 	addIdentityFlags(cmd, &f.identity)
 	makeIdentityOptional(cmd) // a file of --workload-source-config may have its own
 	cmd.Flags().StringVar((*string)(&f.options.Consumer), "consumer-name", "", "name of the management cluster")
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "of the cluster; default: the one that the agent runs in")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of the cluster (default: the cluster that the "+
+		"agent runs in)")
 	cmd.Flags().StringVar(&f.broker, "mqtt", "",
-		"the broker, host:port; its text names what the agent owns, so it must not change")
+		"the broker, host:port; the hash of this text marks the agent's AppliedManifestWorks, so it must not change")
 	cmd.Flags().StringVar(&f.options.DataDir, "data-dir", "",
 		"directory of the agent's works; holds their Secrets (default: atoll-agent/CONSUMER in the user's cache "+
 			"directory)")

@@ -17,11 +17,11 @@ import (
 func addCompatibleFlags(cmd *cobra.Command, o *agent.Options) {
 	f := cmd.Flags()
 	f.IntVar(&o.MaxJSONRaw, "max-json-raw-length", 1<<20,
-		"longest JSON that feedback brings back of one path, in bytes")
+		"most bytes of JSON in the feedback of one path")
 	f.StringVar(&o.AgentID, "agent-id", "",
 		"written into AppliedManifestWorks (default: the hash of the broker's address)")
 	f.StringVar(&o.ClientID, "cloudevents-client-id", "",
-		"MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker lets in no other)")
+		"MQTT client id (default: the consumer's name with -agent-client; Atoll's own broker admits no other)")
 	f.Var(&oneOf{values: []string{"manifestbundle", "manifestbundles"}}, "cloudevents-client-codecs",
 		"the form of works; only manifestbundle is known")
 	for _, i := range ineffectiveFlags {

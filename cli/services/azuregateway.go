@@ -29,7 +29,7 @@ for Azure Resource Manager, to which it proves itself with a client certificate.
 "atoll up --azure" starts it. It is for one machine and not for production.`, f)
 	addIdentityFlags(cmd, &f.identity)
 	cmd.Flags().StringVar(&f.addr, "listen", "127.0.0.1:8445", "address for programs of Azure's SDKs")
-	cmd.Flags().StringVar(&f.endpoint, "endpoint", "", "URL at which programs reach that address")
+	cmd.Flags().StringVar(&f.endpoint, "endpoint", "", "URL at which programs reach the address of --listen")
 	cmd.Flags().StringVar(&f.backend, "backend", "", "URL of --azure-listen of atoll platform")
 	cmd.Flags().StringVar(&f.location, "location", "", "the region's name in Azure, for client.json")
 	cmd.Flags().StringVar(&f.dir, "dir", "", "directory of client.json, metadata.json and the keys; made on first use")

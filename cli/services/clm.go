@@ -41,9 +41,9 @@ func clmServer(name string) *cobra.Command {
 		`Serves the cluster lifecycle manager's API, hyperfleet-api's REST contract, for
 the kinds of resources that the entities name. Replicas share a database.
 
-It is configured as hyperfleet-api is: by a YAML file (--config), by variables
-(HYPERFLEET_SERVER_PORT for server.port), which are stronger, and by flags,
-which are stronger still. Keys that are unknown are errors.
+It is configured as hyperfleet-api is: by a YAML file (--config), by
+environment variables (HYPERFLEET_SERVER_PORT for server.port), which override
+the file, and by flags, which override both. An unknown key is an error.
 
 With a broker (--mqtt) the sentinel runs in the process, too; --sentinel=false
 leaves it to "atoll sentinel".
@@ -58,7 +58,7 @@ or none; then callers without a token must be on this machine.`, m)
 	cmd.Flags().StringVar(&m.flags.insecure, "insecure-listen", "",
 		"one more listener, plain and without identity, on loopback only")
 	cmd.Flags().StringSliceVar(&m.flags.releases, "release", nil,
-		"a release that clusters can have, as 1.36.3; may be repeated. Each is published as a Version of the channel "+
+		"a release that clusters can have, such as 1.36.3; may be repeated. Each is published as a Version of the channel "+
 			"stable, and one that was published earlier is withdrawn")
 	cmd.Flags().BoolVar(&m.flags.sentinel.on, "sentinel", true,
 		"run the sentinel in this process, too, where a broker is named")

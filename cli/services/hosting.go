@@ -63,21 +63,21 @@ func Hosting() *cobra.Command {
 	cmd := serviceCommand("hosting", "Runs hosted control planes on a management cluster",
 		`Follows the HostedClusters of a management cluster that "atoll mc bootstrap
 --hosting-out" has prepared, and runs a plane for each, a process of its own that
-outlives this one. "atoll router" brings customers to them: it follows the routes
-on the socket control.sock in the data directory.
+outlives this one. "atoll router" forwards customers' connections to the planes: it
+follows the routes on the socket control.sock in the data directory.
 
 Planes run the releases that --release names, and no others.`, f)
 	cmd.Example = `  atoll hosting --kubeconfig hosting.kubeconfig --data-dir /var/lib/atoll/hosting --advertise mc-01.example:6443 \
     --release 1.36.3=/usr/libexec/atoll-kube --ops 127.0.0.1:9090`
-	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "hosting's, of the management cluster")
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "kubeconfig of hosting for the management cluster")
 	cmd.Flags().StringVar(&f.planes.Dir, "data-dir", "", "directory of the planes' data, and of the control socket")
 	cmd.Flags().StringVar(&f.options.Advertise, "advertise", "", "HOST:PORT where customers reach the router")
 	cmd.Flags().StringArrayVar(&f.releases, "release", nil, "a release that planes may run, VERSION=BINARY; repeatable")
 	cmd.Flags().StringVar(&f.memory, "plane-memory", "4Gi",
-		"memory of the largest planes, at which the kernel ends one, which starts again alone; smaller sizes have at "+
-			"most 1Gi and 2Gi; at least 512Mi, where control groups can be made")
+		"memory limit of a large plane, at least 512Mi, where control groups can be made; a small plane has at most 1Gi, a "+
+			"medium one at most 2Gi. The kernel kills a plane that exceeds its limit, and hosting starts that plane again")
 	cmd.Flags().StringVar(&f.etcdQuota, "etcd-quota", "",
-		"size of a plane's etcd at which it refuses writes, as 4Gi, from the plane's next start on (default 2Gi)")
+		"size of a plane's etcd at which it refuses writes, such as 4Gi, from the plane's next start on (default 2Gi)")
 	cmd.Flags().StringVar(&f.backups, "backups", "",
 		"file that names the S3-compatible store of the planes' backups (default: no backups are made)")
 	cmd.Flags().DurationVar(&f.drillEvery, "drill-every", time.Hour,
@@ -88,15 +88,15 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().StringVar(&f.warmDomain, "warm-domain", apihosting.ServerDomain,
 		"with --warm-planes, the domain of the names of new clusters' APIs: a cluster with another name gets no warm plane")
 	cmd.Flags().StringToInt64Var(&f.capacity, "capacity", nil,
-		"with --warm-planes, the capacity that this management cluster is registered with, as planes=40,memory_mib=16000: "+
-			"there are no more warm planes than have room in it beside the clusters (default: memory is the only limit)")
+		"with --warm-planes, the capacity that this management cluster is registered with, such as planes=40,memory_mib="+
+			"16000: there are no more warm planes than have room in it beside the clusters (default: memory is the only limit)")
 	cmd.Flags().StringArrayVar(&f.nodes, "node-programs", nil,
 		"programs of real nodes of a release, VERSION=ATOLL-NODE; repeatable (default: all nodes are simulated)")
 	cmd.Flags().StringVar(&f.machines.Dir, "node-dir", "",
 		"directory of the homes of real nodes, at most 55 bytes (default: nodes in the data directory)")
 	cmd.Flags().StringArrayVar(&f.machines.Images, "node-image", nil,
 		"archive of images that every real node imports at its start; repeatable")
-	cmd.Flags().IntVar(&f.machines.Most, "max-nodes", 0, "most real nodes on this machine (default 20)")
+	cmd.Flags().IntVar(&f.machines.Most, "max-nodes", 0, "largest number of real nodes on this machine (default 20)")
 	cmd.Flags().DurationVar(&f.options.Idle, "idle", 0,
 		"time without connections after which a hibernated cluster sleeps (default 10m)")
 	cmd.Flags().DurationVar(&f.options.Upgrades.Soak, "upgrade-soak", 0,
@@ -104,7 +104,8 @@ Planes run the releases that --release names, and no others.`, f)
 	cmd.Flags().DurationVar(&f.options.Upgrades.ReadyLimit, "upgrade-limit", 0,
 		"time in which a plane must be ready with another release, before it goes back by itself (default 3m)")
 	cmd.Flags().StringSliceVar(&f.networks, "issuer-networks", nil,
-		"private networks, as 10.1.0.0/16, in which customers' issuers of tokens may be (default: public addresses only)")
+		"private networks, such as 10.1.0.0/16, in which customers' issuers of tokens may be (default: public addresses "+
+			"only)")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	return cmd
 }
@@ -316,7 +317,7 @@ func parseNetworks(texts []string) (networks []netip.Prefix, err error) {
 	for _, text := range texts {
 		n, err := netip.ParsePrefix(text)
 		if err != nil {
-			return nil, fmt.Errorf("--issuer-networks %q is not a network, as 10.1.0.0/16", text)
+			return nil, fmt.Errorf("--issuer-networks %q is not a network, such as 10.1.0.0/16", text)
 		}
 		networks = append(networks, n.Masked())
 	}
@@ -330,7 +331,7 @@ const minPlaneMemory = 512 << 20
 func parsePlaneMemory(size string) (int64, error) {
 	q, err := resource.ParseQuantity(size)
 	if err != nil {
-		return 0, fmt.Errorf("--plane-memory %q is not a size, as 4Gi", size)
+		return 0, fmt.Errorf("--plane-memory %q is not a size, such as 4Gi", size)
 	}
 	if q.Value() < minPlaneMemory {
 		return 0, fmt.Errorf("--plane-memory %s is less than 512Mi, which the start of a plane needs", size)
@@ -348,7 +349,7 @@ func parseQuota(size string) (int64, error) {
 	}
 	q, err := resource.ParseQuantity(size)
 	if err != nil {
-		return 0, fmt.Errorf("--etcd-quota %q is not a size, as 4Gi", size)
+		return 0, fmt.Errorf("--etcd-quota %q is not a size, such as 4Gi", size)
 	}
 	if q.Value() < minQuota || q.Value() > maxQuota {
 		return 0, fmt.Errorf("--etcd-quota %s is not between 8Mi and 8Gi", size)
@@ -362,7 +363,7 @@ func parseReleases(flag string, releases []string) (map[controlplane.Version]str
 	for _, r := range releases {
 		v, binary, ok := strings.Cut(r, "=")
 		if !ok || release.CheckVersion(v) != nil || binary == "" {
-			return nil, fmt.Errorf("%s %q is not VERSION=BINARY, as 1.36.3=/usr/libexec/atoll-kube", flag, r)
+			return nil, fmt.Errorf("%s %q is not VERSION=BINARY, such as 1.36.3=/usr/libexec/atoll-kube", flag, r)
 		}
 		if _, isDuplicate := binaries[controlplane.Version(v)]; isDuplicate {
 			return nil, fmt.Errorf("%s names %s twice", flag, v)

@@ -92,8 +92,8 @@ password, caFile, clientCertFile, clientKeyFile, topics and so on. Instead of --
 			`(default: maestro- and a random one)`)
 	fl.IntVar(&m.options.Connections, "broker-connections", 1, "connections that publish to the broker")
 	fl.Float64Var(&m.options.PublishRate, "broker-publish-rate", 0,
-		"events that one of them publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is any "+
-			"number")
+		"events that one connection publishes in a second, for brokers that take no more (AWS IoT Core: 100); 0 is "+
+			"any number")
 	fl.IntVar(&m.options.MaxMessage, "max-message-size", 0,
 		"largest message in bytes, for brokers that do not announce it (AWS IoT Core: 131072, Azure Event Grid: 524288); "+
 			"larger works are refused")
@@ -112,23 +112,23 @@ and certificates), mock (no check; only with --insecure-listen, and without othe
 		"YAML file of the rules by which others than the region's services may call over gRPC")
 	fl.StringVar(&m.flags.tokens.Server, "kube-api-server", "",
 		"URL of the Kubernetes API server that reviews tokens; default: that of the pod")
-	fl.StringVar(&m.flags.tokens.CAFile, "kube-ca-file", "", "its CA; default: the pod's")
+	fl.StringVar(&m.flags.tokens.CAFile, "kube-ca-file", "", "CA of that API server; default: the pod's")
 	fl.StringVar(&m.flags.tokens.TokenFile, "kube-token-file", "",
-		"file with the token for requests to it; default: the pod's")
+		"file with the token for requests to that API server; default: the pod's")
 	fl.StringToStringVar(&m.flags.insecure, "insecure-listen", nil,
 		"plain listeners without identity, on loopback only: rest=ADDR,grpc=ADDR,grpc-broker=ADDR")
 	fl.StringVar(&m.flags.sources.cert, "grpc-tls-cert-file", "",
 		"certificate of the gRPC API for sources, when it is not the region's")
-	fl.StringVar(&m.flags.sources.key, "grpc-tls-key-file", "", "its key")
+	fl.StringVar(&m.flags.sources.key, "grpc-tls-key-file", "", "key of that certificate")
 	fl.StringVar(&m.flags.sources.ca, "grpc-client-ca-file", "",
-		"CA of its clients, who are users of --grpc-authorizer-config")
+		"CA of clients of the gRPC API for sources, who are users of --grpc-authorizer-config")
 	fl.StringVar(&m.flags.broker.cert, "grpc-broker-tls-cert-file", "",
 		"certificate of the gRPC API for agents, when it is not the region's")
-	fl.StringVar(&m.flags.broker.key, "grpc-broker-tls-key-file", "", "its key")
+	fl.StringVar(&m.flags.broker.key, "grpc-broker-tls-key-file", "", "key of that certificate")
 	fl.StringVar(&m.flags.broker.ca, "grpc-broker-client-ca-file", "",
-		"CA of its clients, who are users of --grpc-authorizer-config")
+		"CA of clients of the gRPC API for agents, who are users of --grpc-authorizer-config")
 	fl.DurationVar(&m.options.Heartbeat, "heartbeat-check-interval", 10*time.Second,
-		"between heartbeats on gRPC streams")
+		"time between two heartbeats on a gRPC stream")
 	fl.BoolVar(&m.flags.noHeartbeat, "heartbeat-disable", false, "send no heartbeats")
 	fl.BoolVar(&m.flags.enforceOwnership, "enforce-source-ownership", true,
 		"only the source that made a bundle may change it")

@@ -29,7 +29,7 @@ func (f *originalFlags) add(fl *pflag.FlagSet) {
 	fl.StringVar(&f.agentsPort, "grpc-broker-bindport", "",
 		"port of the gRPC API for agents, in place of --grpc-broker")
 	fl.StringVar(&f.dbHost, "db-host-file", "", "file with the database's host, in place of --dsn")
-	fl.StringVar(&f.dbPort, "db-port-file", "", "file with its port")
+	fl.StringVar(&f.dbPort, "db-port-file", "", "file with the database's port")
 	fl.StringVar(&f.dbName, "db-name-file", "", "file with its name")
 	fl.StringVar(&f.dbUser, "db-user-file", "", "file with the user")
 	fl.StringVar(&f.dbPassword, "db-password-file", "", "file with the password")

@@ -142,7 +142,7 @@ func nodeLeave() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leave", Short: "Take this machine out of its cluster", Args: cobra.NoArgs,
 		Long: `Has the cluster move the pods of this machine's node to other nodes and delete the
-node, then ends everything of it on this machine and deletes its home.`,
+node, then ends the node's processes on this machine and deletes its home.`,
 		Example: "  atoll node leave\n  atoll node leave --force",
 	}
 	cmd.Flags().StringVar(&home, "home", joinedHome, "home of the node")

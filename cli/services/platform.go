@@ -75,7 +75,8 @@ the region's own services.`, f)
 		"who reads which management cluster hosts a cluster: operators (privileged accounts), or customers, too")
 	cmd.Flags().IntVar(&f.limits.Total, "max-connections", 8192, "open connections of the API")
 	cmd.Flags().IntVar(&f.limits.PerSource, "max-connections-per-source", 0,
-		"of these, from one address; raise it when clients come through one proxy (default a quarter of them)")
+		"open connections from one address; raise it when clients come through one proxy (default a quarter of "+
+			"--max-connections)")
 	cmd.Flags().StringToStringVar(&f.rates, "rate", nil,
 		"requests of an account: reads, lists, writes or credentials=PER_SECOND/AT_ONCE (default reads=2000/10000,"+
 			"lists=500/5000,writes=500/5000,credentials=20/400)")
@@ -89,8 +90,8 @@ the region's own services.`, f)
 	cmd.Flags().DurationVar(&f.retention, "audit-retention", audit.DefaultRetention,
 		"how long audit records are kept; at least 24h")
 	f.export.addFlags(cmd)
-	cmd.Flags().DurationVar(&f.drain, "drain-for", 0, "how long the API goes on after SIGTERM, not ready, while load "+
-		"balancers learn of it: longer than they take, such as 15s, at most 10m")
+	cmd.Flags().DurationVar(&f.drain, "drain-for", 0, "how long the API serves after SIGTERM while /readyz fails: "+
+		"longer than load balancers need to notice that, such as 15s, at most 10m")
 	addCredentialLifetimeFlag(cmd, &f.credentialLifetime)
 	f.gateway.addFlags(cmd)
 	f.replica.add(cmd)

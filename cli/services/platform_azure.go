@@ -42,7 +42,7 @@ func (f *azureFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.mode, "azure-mode", string(arm.Compatible),
 		"compatible (as ARO HCP answers) or strict (by the contract for resource providers)")
 	cmd.Flags().DurationVar(&f.retryAfter, "azure-retry-after", 10*time.Second,
-		"when clients ask again about an operation, at least 1s")
+		"time after which clients read an operation again, at least 1s")
 	cmd.Flags().StringSliceVar(&f.referers, "azure-referer", []string{"management.azure.com"},
 		"hosts that the Referer of a request may name; URLs in answers then begin with it")
 	cmd.Flags().StringSliceVar(&f.notify, "azure-notify-host", nil, "hosts that get notifications about ended "+

@@ -24,9 +24,10 @@ type azureTokenFlags struct {
 
 func (f *azureTokenFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.issuer, "azure-token-issuer", "", "issuer of the tokens of Azure Resource Manager, such as "+
-		"https://sts.windows.net/TENANT/ (default: only certificates prove it)")
-	cmd.Flags().StringVar(&f.tenant, "azure-token-tenant", "", "tenant of these tokens (claim tid)")
-	cmd.Flags().StringSliceVar(&f.audiences, "azure-token-audience", nil, "audiences of these tokens (claim aud)")
+		"https://sts.windows.net/TENANT/ (default: it proves itself by certificates only)")
+	cmd.Flags().StringVar(&f.tenant, "azure-token-tenant", "", "tenant of the tokens (claim tid)")
+	cmd.Flags().StringSliceVar(&f.audiences, "azure-token-audience", nil,
+		"audiences of the tokens of Azure Resource Manager (claim aud)")
 	cmd.Flags().StringSliceVar(&f.applications, "azure-token-application", nil,
 		"ids of the applications of Azure Resource Manager (claims appid and azp)")
 	cmd.Flags().StringSliceVar(&f.hosts, "azure-token-host", nil, "names of the region to which Azure Resource Manager "+

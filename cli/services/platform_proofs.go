@@ -34,7 +34,7 @@ func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.sts.Hosts, "sts-host", nil,
 		"host of AWS STS, such as sts.eu-west-1.amazonaws.com: take presigned sts:GetCallerIdentity tokens that name it")
 	cmd.Flags().StringVar(&f.sts.Audience, "sts-audience", "",
-		"what a token names in its signed header x-k8s-aws-id (default the region's name)")
+		"required value of the signed header x-k8s-aws-id of a token (default the region's name)")
 	cmd.Flags().StringVar(&f.stsCA, "sts-ca", "", "PEM file of the CA of STS (default the system's CAs)")
 	cmd.Flags().StringVar(&f.oidc.Issuer, "oidc-issuer", "",
 		"URL of an OpenID Connect issuer: take its tokens from people whose identity is linked to an account")

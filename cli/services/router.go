@@ -23,10 +23,10 @@ type routerService struct {
 func Router() *cobra.Command {
 	f := &routerService{}
 	cmd := serviceCommand("router", "A management cluster's port for its planes",
-		`Carries TLS connections to hosted clusters by the server name that a client
-requests, without ending TLS: it holds no key. It follows the routes of
-"atoll hosting" on a Unix socket, keeps them, and serves on without it. A
-connection to a cluster that sleeps is held while hosting wakes it.`, f)
+		`Forwards TLS connections to hosted clusters by the server name that the client
+requests. It does not decrypt them and has no key. It follows the routes of "atoll
+hosting" on a Unix socket and keeps them, so it goes on while hosting does not run.
+It holds a connection to a hibernated cluster until hosting has woken the cluster.`, f)
 	cmd.Example = `  atoll router --listen 0.0.0.0:6443 --control /run/atoll/control.sock --data-dir ` +
 		`/var/lib/atoll/router --ops 127.0.0.1:9090
 
@@ -39,13 +39,13 @@ connection to a cluster that sleeps is held while hosting wakes it.`, f)
 	limits := &f.options.Limits
 	cmd.Flags().IntVar(&limits.Connections, "max-connections", 0,
 		"open connections of all clusters (default 16384, or fewer for a low limit of open files)")
-	cmd.Flags().IntVar(&limits.PerName, "max-per-cluster", 0, "of these, those of one cluster (default 2048)")
+	cmd.Flags().IntVar(&limits.PerName, "max-per-cluster", 0, "open connections of one cluster (default 2048)")
 	cmd.Flags().IntVar(&limits.PerSource, "max-per-source", 0,
-		"of these, those of one address or IPv6 /64 (default half of --max-per-cluster)")
+		"open connections of one address or IPv6 /64 (default half of --max-per-cluster)")
 	cmd.Flags().IntVar(&limits.Unnamed, "max-unnamed", 0,
 		"connections that have not named a cluster yet; a new one takes the place of the oldest (default 1024)")
 	cmd.Flags().IntVar(&limits.UnnamedPerSource, "max-unnamed-per-source", 0,
-		"of these, those of one address or IPv6 /64 (default half of them)")
+		"such connections of one address or IPv6 /64 (default half of --max-unnamed)")
 	cmd.Flags().IntVar(&limits.Handshakes, "max-handshakes-per-source", 0,
 		"new connections in a second from one address or IPv6 /64, 20 times as many at once (default 100)")
 	cmd.Flags().IntVar(&limits.WakesPerName, "max-wakes-per-cluster", 0,

@@ -146,9 +146,9 @@ func sentinelServer(name string) *cobra.Command {
 	m := &sentinelService{flags: &sentinelFlags{}, clm: &clmFlags{}}
 	cmd := serviceCommand("sentinel", "The sentinel, when it does not run in CLM's process",
 		`Decides, from CLM's change feed and the clock, which resources need work, and sends
-events to the adapters. "atoll clm" has it inside; apart it works on the same
-database, with the same entities. Replicas share the resources; each has a
---name.
+events to the adapters. "atoll clm" runs it, too; as a process of its own it needs
+the same database and the same entities as CLM. Replicas share the resources; each
+has a --name.
 
 --config is a file of hyperfleet-sentinel; --clm-config is CLM's own.`, m)
 	cmd.Use = name

@@ -191,8 +191,8 @@ func sameTime(a, b Report) bool {
 		a.ReceivedAt.Equal(*b.ReceivedAt)
 }
 
-// AppendShown reads what Append wrote, and appends what answers show of it: all but Recent, and data even when there
-// are none. It decodes nothing, which would take most of the time of a GET.
+// AppendShown reads a report that Append wrote, and appends it as answers show it: without Recent, and with data even
+// when there are none. It decodes nothing, because decoding would take most of the time of a GET.
 func AppendShown(b []byte, s *jsonscan.Scanner) []byte {
 	b = append(b, '{')
 	begin, hasData := len(b), false

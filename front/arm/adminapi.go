@@ -11,9 +11,9 @@ import (
 	"atoll.dev/release"
 )
 
-// adminAPI is the admin API of ARO classic, for operators only. It serves what needs no installer.
-// Every other action is answered 501 with the reason, so that a script of an operator learns why
-// nothing happened.
+// adminAPI is the admin API of ARO classic, for operators only. It serves the actions that need no
+// installer, and answers every other action with 501 and the reason, so that the log of an
+// operator's script shows why nothing happened.
 type adminAPI struct{ releases *release.Cache }
 
 // adminVersion is the api-version of every request to the admin API.
@@ -104,7 +104,7 @@ func (a *adminAPI) register(router *access.Router) {
 	}
 }
 
-// emptyList serves a list of what only an installer would make.
+// emptyList serves the empty list of a kind of objects that only an installer would make.
 func emptyList(name string) func(*adminAPI, *http.Request) (any, error) {
 	return func(*adminAPI, *http.Request) (any, error) { return map[string]any{name: []any{}}, nil }
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // ARO classic: openShiftClusters, whose control planes an installer puts onto virtual machines of the customer. This
-// region has no installer. So no cluster exists, a PUT is checked and answered 501, and what needs no installer
-// works.
+// region has no installer. So no cluster exists, a PUT is checked and answered 501, and requests that need no installer
+// are served.
 const (
 	classicSegment         = "openShiftClusters"
 	classicVersionsSegment = "openShiftVersions"

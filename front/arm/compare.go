@@ -11,7 +11,8 @@ import (
 )
 
 const (
-	// documentsPause is how often the documents are compared with the lifecycle manager while it is followed.
+	// documentsPause is the time between two comparisons of the documents with the lifecycle manager, while the
+	// front follows it.
 	documentsPause = time.Hour
 	// documentsRetry is the pause after a comparison that failed.
 	documentsRetry = 10 * time.Second

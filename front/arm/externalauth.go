@@ -93,13 +93,13 @@ func ofTexts(value any) string {
 	return ""
 }
 
-// notImplemented returns the answer to a valid request for what the region cannot carry out yet.
+// notImplemented returns the answer to a valid request that the region cannot carry out yet.
 func notImplemented(format string, args ...any) *rest.Error {
 	return rest.Errorf(http.StatusNotImplemented, codeNotImplemented, format, args...)
 }
 
-// completeExternalAuth sets the prefix policy that follows from the prefix, and checks what the external
-// authentication asks for by the rules of issuers that all fronts share.
+// completeExternalAuth sets the prefix policy that follows from the prefix, and checks the properties of
+// the external authentication by the rules of issuers that all fronts share.
 func completeExternalAuth(p *problems, properties map[string]any) {
 	username, _ := lookup(properties, "claim", "mappings", "username").(map[string]any)
 	prefix := textAt(username, "prefix")

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// clusterFields are the properties of hcpOpenShiftClusters. What this region cannot do is refused and
-// not stored without effect, where a customer relies on it for protection: private endpoints,
-// authorized networks, keys of the customer. autoscaling and clusterImageRegistry are stored so that clients
-// read what they wrote; they have no effect, because the region scales no node pools and runs no registry.
+// clusterFields are the properties of hcpOpenShiftClusters. The region refuses values of protections that it does not
+// have, because a customer relies on them: private endpoints, authorized networks, keys of the customer. It stores
+// autoscaling and clusterImageRegistry, so that clients read the values that they wrote; these have no effect, because
+// the region scales no node pools and runs no registry.
 var clusterFields = []field{
 	{name: "provisioningState", since: always, visibility: readOnly},
 	{name: "status", kind: object, since: v20260630, visibility: readOnly, members: conditionFields},

@@ -47,7 +47,7 @@ type publishedCertificate struct {
 }
 
 const (
-	// reloadPause is how often the file of the metadata is read, reloadURLPause how often a URL.
+	// reloadPause is the time between two reads of a file of metadata, reloadURLPause that between two reads of a URL.
 	reloadPause    = 5 * time.Second
 	reloadURLPause = 10 * time.Minute
 	maxMetadata    = 1 << 20
@@ -249,8 +249,8 @@ func (f *front) authenticateARM(r *http.Request, path string) (armProof, []byte,
 }
 
 // Identify implements access.Identifier: the sender is ARM, and acts for the account of the subscription
-// that the path names. Only after that proof are ARM's headers read. A signed request that a later try can
-// bring further is forgotten, so that its sender may send it again.
+// that the path names. It reads ARM's headers only after that proof. It forgets a signed request that failed but may
+// succeed later, so that its sender may send it again.
 func (f *front) Identify(r *http.Request) (access.Identity, []byte, error) {
 	proof, body, err := f.authenticateARM(r, requestOf(r.Context()).path)
 	var identity access.Identity

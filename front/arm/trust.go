@@ -27,9 +27,9 @@ type authWork struct {
 	auth    resource
 }
 
-// readAuth reads the Cluster of an external authentication, and then its document: a write with the entity tag of the
-// Cluster cannot overwrite what a newer document has asked for. found is false when the document, its cluster, or the
-// Cluster does not exist.
+// readAuth reads the Cluster of an external authentication, and then its document, in this order: then a write with the
+// entity tag of the Cluster cannot overwrite the result of a newer document. found is false when the document, its
+// cluster, or the Cluster does not exist.
 func (f *front) readAuth(ctx context.Context, p parameters) (w authWork, found bool, err error) {
 	known, err := f.loadDocument(ctx, kindAuth, p.Document)
 	var parent resource

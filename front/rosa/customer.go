@@ -52,7 +52,7 @@ func newCustomerAPI(clm *clmclient.Client) *customerAPI {
 		credentialLifetime: cluster.MaxCredentialLifetime}
 }
 
-// visibility returns what a caller may read of placements. Privileged accounts are
+// visibility returns whether a caller may read placements. Privileged accounts are
 // those of the region's operators.
 func (h *customerAPI) visibility(caller access.Identity) progress.Visibility {
 	if caller.Privileged || h.placement == PlacementToCustomers {

@@ -196,7 +196,8 @@ func (h *customerAPI) cloneCluster(c *exchange, id cluster.ID, want platform.Res
 	return c.write(http.StatusAccepted, "", toRestore(made.ID, order, cluster.RestoreData{}))
 }
 
-// cloneSpec returns the spec of a clone: that of the other cluster, without what is about that cluster alone.
+// cloneSpec returns the spec of a clone: that of the original cluster, without the members that are about the original
+// alone.
 func (c *exchange) cloneSpec(spec json.RawMessage, order cluster.RestoreOrder) (json.RawMessage, error) {
 	var members map[string]any
 	if err := json.Unmarshal(spec, &members); err != nil {

@@ -25,7 +25,7 @@ func readOrder[T any](c *exchange, parse func(body []byte) (T, document.Problems
 	return id, want, c.refusal(problems, err)
 }
 
-// parseOrder decodes the body of an order by the rules of its members. what names the order in an error.
+// parseOrder decodes the body of an order by the rules of its members. what is the name of the order in an error.
 func parseOrder[T any](body []byte, what string, rules map[string]document.Rule) (want T, p document.Problems,
 	err error) {
 	decoded, err := document.Decode(body)

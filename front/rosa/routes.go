@@ -42,7 +42,7 @@ type endpoint struct {
 	handler      rest.Handler
 }
 
-// escalations are query parameters that make requests more than their action. A forced
+// escalations are the query parameters with which a request takes a second action. A forced
 // deletion does not wait for the adapters of a cluster.
 var escalations = map[access.Action][]access.Escalation{
 	"DeleteCluster": {{Parameter: "force", Action: "ForceDeleteCluster", Audience: access.Operators}},

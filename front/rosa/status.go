@@ -62,8 +62,8 @@ func resourceConditions(conditions []clm.ResourceCondition) []platform.Condition
 	return shown
 }
 
-// controllerStatuses gives the reports on a cluster (nodePool "") or node pool
-// the shape of the wire, without what the caller may not read.
+// controllerStatuses returns the reports on a cluster (nodePool "") or node pool
+// in the shape of the wire, without the members that the caller may not read.
 func controllerStatuses(id cluster.ID, nodePool cluster.NodePoolID, reports []clm.AdapterStatus,
 	visibility progress.Visibility) []platform.ControllerStatus {
 	all := []platform.ControllerStatus{}

@@ -1,10 +1,11 @@
 // Package filelock locks files against other processes, by flock(2).
 //
 // A lock ends with unlock or with its process, so none is left after a kill. A second lock of the same file in the same
-// process waits or fails as that of another process does. The lock is advice: it stops nobody who does not ask for it.
+// process waits or fails as one of another process does. The lock is advisory: a process that does not lock the file
+// can read and write it.
 //
-// Packages that keep a directory to one process use it. A process that starts while its parent has a lock, and must
-// keep the lock, cannot use it: unlock ends the lock for the child, too.
+// Packages that keep a directory to one process use it. A process cannot pass its lock on to a child process: when the
+// parent calls unlock, the lock ends for the child, too.
 package filelock
 
 import (
@@ -16,13 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrLocked means that somebody else has the lock.
+// ErrLocked means that the file is locked already, by another process or by this one.
 var ErrLocked = errors.New("locked by another process")
 
 const filePerm fs.FileMode = 0o600
 
-// Try locks the file at a path, which it creates if there is none. It fails at once with [ErrLocked] when somebody else
-// has the lock.
+// Try locks the file at a path, and creates it if there is none. It fails at once with [ErrLocked] when the file is
+// locked already.
 func Try(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, filePerm)
 	if err != nil {
@@ -31,7 +32,7 @@ func Try(path string) (unlock func(), err error) {
 	return TryFile(f)
 }
 
-// Wait is [Try], but waits until nobody else has the lock.
+// Wait is [Try], but waits while the file is locked already.
 func Wait(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, filePerm)
 	if err != nil {
@@ -40,12 +41,13 @@ func Wait(path string) (unlock func(), err error) {
 	return WaitFile(f)
 }
 
-// TryFile is [Try] for an open file or directory. The file is closed when TryFile fails, and by unlock.
+// TryFile is [Try] for an open file or directory. It closes the file when it fails; otherwise unlock does.
 func TryFile(f *os.File) (unlock func(), err error) { return lock(f, unix.LOCK_EX|unix.LOCK_NB) }
 
-// WaitFile is [Wait] for an open file or directory. The file is closed when WaitFile fails, and by unlock.
+// WaitFile is [Wait] for an open file or directory. It closes the file when it fails; otherwise unlock does.
 func WaitFile(f *os.File) (unlock func(), err error) { return lock(f, unix.LOCK_EX) }
 
+// lock calls flock(2) with the operation how, again after each interrupting signal. It closes the file when it fails.
 func lock(f *os.File, how int) (unlock func(), err error) {
 	for {
 		err = unix.Flock(int(f.Fd()), how)
@@ -61,7 +63,7 @@ func lock(f *os.File, how int) (unlock func(), err error) {
 		return nil, fmt.Errorf("locking %s: %w", f.Name(), err)
 	}
 	return func() {
-		// To close the file is not enough: a child of this process that has not called exec yet has it open, too.
+		// Closing the file is not enough: a child process that has not called exec yet still has it open.
 		_ = unix.Flock(int(f.Fd()), unix.LOCK_UN)
 		f.Close()
 	}, nil

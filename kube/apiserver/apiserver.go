@@ -64,7 +64,7 @@ func Run(ctx context.Context, o Options) error {
 		return err
 	}
 	kube := config.KubeAPIs.ControlPlane.Generic
-	kube.SkipOpenAPIInstallation = true // serveOpenAPI does it
+	kube.SkipOpenAPIInstallation = true // installOpenAPI does it
 	completedConfig, err := config.Complete()
 	if err != nil {
 		return fmt.Errorf("completing the API server's configuration: %w", err)
@@ -83,7 +83,7 @@ func Run(ctx context.Context, o Options) error {
 	if !ok {
 		return fmt.Errorf("the aggregator delegates to %T, not to an API server", server.GenericAPIServer.NextDelegate())
 	}
-	if err := serveOpenAPI(builtIn, kube); err != nil {
+	if err := installOpenAPI(builtIn, kube); err != nil {
 		return err
 	}
 	server.GenericAPIServer.Handler.NonGoRestfulMux.Handle(AuditPath, auditHandler{o.AuditDir})

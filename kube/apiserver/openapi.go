@@ -46,25 +46,26 @@ type openAPI struct {
 	root []byte              // the list of v3 documents with their hashes, as JSON
 }
 
-// document is one of OpenAPI v3.
+// document is one OpenAPI v3 document.
 type document struct {
 	hash    string
-	handler func() http.Handler // builds it once
+	handler func() http.Handler // its first call builds the document
 }
 
-// serveOpenAPI serves the documents of a server whose own installation of them is skipped. configuration is that of
-// the server, complete.
-func serveOpenAPI(server *genericapiserver.GenericAPIServer, configuration *genericapiserver.Config) error {
+// installOpenAPI registers handlers of the OpenAPI documents with a server, which was made with
+// SkipOpenAPIInstallation and so has none of its own. configuration is the completed configuration of the server.
+func installOpenAPI(server *genericapiserver.GenericAPIServer, configuration *genericapiserver.Config) error {
 	services := server.Handler.GoRestfulContainer
 	o := &openAPI{v3: map[string]document{}}
 	o.v2 = sync.OnceValues(func() (http.Handler, error) { return buildV2(services, configuration.OpenAPIConfig) })
-	types := featuresAndModules()
+	build := featuresAndModules()
 	for _, service := range services.RegisteredWebServices() {
-		o.v3[documentName(service)] = document{hash: hashDocument(service, types), handler: sync.OnceValue(
+		o.v3[documentName(service)] = document{hash: hashDocument(service, build), handler: sync.OnceValue(
 			func() http.Handler { return buildV3(service, configuration.OpenAPIV3Config) })}
 	}
-	// The next servers in the chain have some documents, too, such as that of /version, with hashes of upstream's kind. A
-	// client would be redirected from one to the other.
+	// The servers that this one delegates to serve some documents of the same names, such as that of /version, with
+	// upstream's hashes. This server leaves those documents to them. The aggregator takes a document from either server,
+	// so a second hash would redirect a client from one server to the other.
 	for next := server.NextDelegate(); next != nil; next = next.NextDelegate() {
 		if other, ok := next.(*genericapiserver.GenericAPIServer); ok {
 			for _, service := range other.Handler.GoRestfulContainer.RegisteredWebServices() {
@@ -86,7 +87,8 @@ func serveOpenAPI(server *genericapiserver.GenericAPIServer, configuration *gene
 	return nil
 }
 
-// buildV2 is upstream's routes.OpenAPI.InstallV2, which ends the process on an error.
+// buildV2 builds the document of OpenAPI v2 and returns its handler. It does what upstream's routes.OpenAPI.InstallV2
+// does, and returns an error where upstream ends the process.
 func buildV2(services *restful.Container, config *common.Config) (http.Handler, error) {
 	swagger, err := builder.BuildOpenAPISpecFromRoutes(
 		restfuladapter.AdaptWebServices(services.RegisteredWebServices()), config)
@@ -100,8 +102,8 @@ func buildV2(services *restful.Container, config *common.Config) (http.Handler, 
 }
 
 // buildV3 builds the document of one web service and returns upstream's handler of it. Upstream's builder changes the
-// extensions of the definitions that it is given, and the document shares them. So each document gets its own:
-// documents are built and encoded at the same time.
+// extensions of the definitions that it gets, and the document shares them with the caller. Several documents may be
+// built and encoded at the same time, so each gets definitions of its own.
 func buildV3(service *restful.WebService, shared *common.OpenAPIV3Config) http.Handler {
 	config := *shared
 	config.Definitions = maps.Clone(shared.Definitions)
@@ -129,8 +131,8 @@ func (o *openAPI) serveRoot(w http.ResponseWriter, _ *http.Request) {
 	w.Write(o.root)
 }
 
-// serveV3 serves one document as upstream's handler3 does: a request with the hash may be cached for good, one with
-// another hash is redirected to the right one.
+// serveV3 serves one document as upstream's handler3 does. Clients may cache the response to a request with the
+// document's hash. A request with another hash is redirected to the URL with the right one.
 func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, openAPIV3+"/")
 	d, ok := o.v3[name]
@@ -139,7 +141,7 @@ func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if have := r.URL.Query().Get("hash"); have == d.hash {
-		w = cachedForGood{w}
+		w = cacheable{w}
 	} else if have != "" {
 		http.Redirect(w, r, o.url(name), http.StatusMovedPermanently)
 		return
@@ -149,16 +151,16 @@ func (o *openAPI) serveV3(w http.ResponseWriter, r *http.Request) {
 	d.handler().ServeHTTP(w, r)
 }
 
-// url returns the path and query of a v3 document.
+// url returns the path of a v3 document, with its hash as the query.
 func (o *openAPI) url(name string) string {
 	u := url.URL{Path: openAPIV3 + "/" + name, RawQuery: url.Values{"hash": {o.v3[name].hash}}.Encode()}
 	return u.String()
 }
 
-// cachedForGood is a response that clients may keep for a year, unless it is an error.
-type cachedForGood struct{ http.ResponseWriter }
+// cacheable is a response that clients may keep for a year, unless it is an error.
+type cacheable struct{ http.ResponseWriter }
 
-func (w cachedForGood) WriteHeader(status int) {
+func (w cacheable) WriteHeader(status int) {
 	if status < http.StatusBadRequest {
 		w.Header().Set("Cache-Control", "public, immutable")
 		w.Header().Set("Expires", time.Now().AddDate(1, 0, 0).UTC().Format(http.TimeFormat))
@@ -171,11 +173,11 @@ func documentName(service *restful.WebService) string {
 	return strings.TrimPrefix(service.RootPath(), "/")
 }
 
-// hashDocument returns a hash of what decides the content of a v3 document: its routes, and the given text, which
-// decides the types.
-func hashDocument(service *restful.WebService, types string) string {
+// hashDocument returns a hash of everything that decides the content of a v3 document: the routes of its web service,
+// and build, the features and modules of this program, which decide the schemas of the types.
+func hashDocument(service *restful.WebService, build string) string {
 	h := sha256.New()
-	fmt.Fprintln(h, types)
+	fmt.Fprintln(h, build)
 	for _, r := range service.Routes() {
 		fmt.Fprintf(h, "%s %s %s %T %T %v %v %v\n", r.Method, r.Path, r.Operation, r.ReadSample, r.WriteSample,
 			r.Consumes, r.Produces, r.Doc)
@@ -183,7 +185,7 @@ func hashDocument(service *restful.WebService, types string) string {
 	return fmt.Sprintf("%X", h.Sum(nil))
 }
 
-// featuresAndModules returns the states of all features and the versions of all modules of this program.
+// featuresAndModules returns a text with the states of all features and the versions of all modules of this program.
 func featuresAndModules() string {
 	var b strings.Builder
 	all := utilfeature.DefaultMutableFeatureGate.GetAll()

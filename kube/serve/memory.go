@@ -13,15 +13,16 @@ const (
 	// machine.
 	gcPercent = 50
 
-	// startGCPercent holds until the first giveBack. With gcPercent a start takes half more processor time. More than
-	// this fragments the heap for good, because garbage piles up between what stays: README.md has the figures.
+	// startGCPercent holds from the start until returnMemory sets gcPercent. With gcPercent a start takes one and a half
+	// times the processor time. A greater value fragments the heap for good, because garbage piles up between the
+	// objects that stay: README.md has the figures.
 	startGCPercent = 200
 
 	// maxProcs bounds the processors of the Go scheduler, each of which has caches of its own.
 	maxProcs = 4
 )
 
-// tuneRuntime sets up the Go runtime. GOGC, GOMEMLIMIT and GOMAXPROCS in the environment win.
+// tuneRuntime sets the parameters of the Go runtime. GOGC and GOMAXPROCS in the environment take precedence.
 func tuneRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(startGCPercent)
@@ -31,9 +32,10 @@ func tuneRuntime() {
 	}
 }
 
-// giveBack ends the time of startGCPercent and returns to the system the memory that only the start needed: once when
-// the controllers have listed what there is, and once when they have settled.
-func giveBack(ctx context.Context) {
+// returnMemory sets gcPercent, unless the environment has GOGC, and returns to the operating system the memory that
+// only the start needed. It does so twice: after 3 s, when the controllers have listed the objects, and 10 s later,
+// when they have settled.
+func returnMemory(ctx context.Context) {
 	for _, after := range []time.Duration{3 * time.Second, 10 * time.Second} {
 		select {
 		case <-ctx.Done():

@@ -105,7 +105,7 @@ func (p *plane) run(ctx context.Context) error {
 			}
 			go p.keepCredentials(workCtx)
 			go secrets.Run(workCtx, p.files, p.log)
-			go giveBack(workCtx)
+			go returnMemory(workCtx)
 			cause = p.wait(ctx, ended, nil)
 		}
 	}

@@ -20,7 +20,7 @@ func (w Work) supersedes(old Work) bool {
 	return w.Generation > old.Generation || w.Generation == old.Generation && w.Deleting && !old.Deleting
 }
 
-// A Send is an order to publish a work. The caller must call Sent exactly once for it.
+// A Send is an order to publish a work. The caller must call EndSend exactly once for it.
 // Until then Next returns no other Send of the same work, so a message never overtakes an
 // earlier one of its work.
 type Send struct {

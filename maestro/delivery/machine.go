@@ -121,7 +121,7 @@ func (m *Machine) add(w Work) (*lane, *item) {
 }
 
 // change replaces the work of an item. A work that becomes a deletion moves to the lane of
-// deletions; while a message of the work is in flight, the move waits for its Sent, so that
+// deletions; while a message of the work is in flight, the move waits for its EndSend, so that
 // the deletion cannot overtake the message.
 func (m *Machine) change(l *lane, it *item, w Work) (*lane, *item) {
 	it.work = w
@@ -246,7 +246,7 @@ func compareLanes(a, b laneKey) int {
 func (m *Machine) Disconnect() { m.connected = false }
 
 // EndSend ends a Send: published is the work that the message had, possibly a later state
-// than that of the Send, and outcome is how the publish ended. Sent changes nothing when
+// than that of the Send, and outcome is how the publish ended. EndSend changes nothing when
 // the lane was dropped since the Send.
 func (m *Machine) EndSend(now time.Time, send Send, published Work, outcome Outcome) {
 	l, it := m.findItem(send.Consumer, send.ID)

@@ -23,8 +23,8 @@ func Add(ctx context.Context, s *store.Store, path string) (name string, err err
 	return name, keyaudit.Change(ctx, s, Kind, name, keyaudit.Opens, func() error { return envelope.AddKey(path, name) })
 }
 
-// Promote makes a key of the key file at path the first, which seals. It is idempotent. It leaves an audit record. An
-// error means what it means for Add, or that the file does not have the key.
+// Promote makes a key of the key file at path the first, which seals. It is idempotent, and writes an audit record. The
+// errors are those of Add, and one when the file does not have the key.
 func Promote(ctx context.Context, s *store.Store, path, name string) error {
 	return keyaudit.Change(ctx, s, Kind, name, keyaudit.Seals, func() error { return envelope.Promote(path, name) })
 }

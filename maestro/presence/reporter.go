@@ -251,9 +251,9 @@ func (r *reporter) send(ctx context.Context, w dueReport, now time.Time) error {
 	}
 }
 
-// reportOf makes the report for CLM. While an agent is present only the time changes, which is no content of the
-// resource: the report makes no version, and wakes no watch. Another report of hosting, which comes with it, is
-// content. Its times are of the database's clock, which all servers share: CLM orders reports by them.
+// reportOf makes the report for CLM. While an agent is present, usually only the time of the report changes. The time
+// is no content of the resource, so such a report makes no version and wakes no watch; a changed report of hosting
+// does both. The times are of the database's clock, which all servers share, because CLM orders reports by them.
 func reportOf(w dueReport, ref clusterRef, now time.Time, skew time.Duration) clm.AdapterStatusCreate {
 	available := clm.ReportedCondition{Type: "Available", Status: "True", Reason: new("Heard")}
 	report := clm.AdapterStatusCreate{

@@ -55,13 +55,13 @@ func newSchedule(lost, every time.Duration, now time.Time) *schedule {
 
 // observe notes that this server received an event of an agent. It returns
 // whether a report is due because of it.
-func (a *schedule) observe(consumer work.Consumer, at time.Time) (news bool) {
-	g := a.agents[consumer]
+func (s *schedule) observe(consumer work.Consumer, at time.Time) (news bool) {
+	g := s.agents[consumer]
 	if g == nil {
 		g = &agentState{}
-		a.agents[consumer] = g
+		s.agents[consumer] = g
 	}
-	if at.Sub(g.lastSeen) >= a.lostAfter {
+	if at.Sub(g.lastSeen) >= s.lostAfter {
 		g.reported = unreported // another server may have reported it lost
 	}
 	if at.After(g.lastSeen) {
@@ -73,20 +73,20 @@ func (a *schedule) observe(consumer work.Consumer, at time.Time) (news bool) {
 // merge adds the records of all servers: the last contact of each consumer's agent, the zero value
 // without any. It removes agents without a consumer. A record that was merged before changes nothing,
 // although its age is measured a little differently.
-func (a *schedule) merge(contacts map[work.Consumer]agentSeen, now time.Time) {
-	for name := range a.agents {
+func (s *schedule) merge(contacts map[work.Consumer]agentSeen, now time.Time) {
+	for name := range s.agents {
 		if _, ok := contacts[name]; !ok {
-			delete(a.agents, name)
+			delete(s.agents, name)
 		}
 	}
 	for name, seen := range contacts {
 		if seen.At.IsZero() {
 			continue
 		}
-		g := a.agents[name]
+		g := s.agents[name]
 		if g == nil {
 			g = &agentState{}
-			a.agents[name] = g
+			s.agents[name] = g
 		}
 		if seen.At.Equal(g.recordedAt) {
 			continue
@@ -114,24 +114,24 @@ const (
 
 // dueReports returns the reports to send now. It spreads repeated reports: one call returns at most as many
 // as are needed to report all agents within half an interval.
-func (a *schedule) dueReports(now time.Time, scope reportScope) (reports []dueReport) {
+func (s *schedule) dueReports(now time.Time, scope reportScope) (reports []dueReport) {
 	var again []dueReport
-	for name, g := range a.agents {
+	for name, g := range s.agents {
 		silent := now.Sub(g.lastSeen)
-		if g.lastSeen.Before(a.since) {
-			silent = now.Sub(a.since)
+		if g.lastSeen.Before(s.since) {
+			silent = now.Sub(s.since)
 		}
-		news := g.seenHere || g.refusals > 0 || scope == allAgents && !g.lastSeen.Before(a.since)
+		news := g.seenHere || g.refusals > 0 || scope == allAgents && !g.lastSeen.Before(s.since)
 		switch {
-		case silent >= a.lostAfter:
+		case silent >= s.lostAfter:
 			if g.reported != absent && scope == allAgents {
 				reports = append(reports, dueReport{name, absent, g.lastSeen, g.hosting})
 			}
-		case g.refusals > 0 && now.Sub(g.reportedAt) < min(a.interval, refusalWait<<min(g.refusals-1, 20)):
+		case g.refusals > 0 && now.Sub(g.reportedAt) < min(s.interval, refusalWait<<min(g.refusals-1, 20)):
 		case news && g.reported != present:
 			reports = append(reports, dueReport{name, present, g.lastSeen, g.hosting})
 		case scope == allAgents && g.reported == present && g.lastSeen.After(g.reportedSeen) &&
-			now.Sub(g.reportedAt) >= a.interval:
+			now.Sub(g.reportedAt) >= s.interval:
 			again = append(again, dueReport{name, present, g.lastSeen, g.hosting})
 		}
 	}
@@ -140,16 +140,16 @@ func (a *schedule) dueReports(now time.Time, scope reportScope) (reports []dueRe
 		return cmp.Or(-cmp.Compare(x.state, y.state), cmp.Compare(x.consumer, y.consumer))
 	})
 	slices.SortFunc(again, func(x, y dueReport) int {
-		return cmp.Or(a.agents[x.consumer].reportedAt.Compare(a.agents[y.consumer].reportedAt),
+		return cmp.Or(s.agents[x.consumer].reportedAt.Compare(s.agents[y.consumer].reportedAt),
 			cmp.Compare(x.consumer, y.consumer))
 	})
-	most := max(10, int(2*time.Duration(len(a.agents))*tickInterval/max(a.interval, tickInterval)))
+	most := max(10, int(2*time.Duration(len(s.agents))*tickInterval/max(s.interval, tickInterval)))
 	return append(reports, again[:min(len(again), most)]...)
 }
 
 // markReported notes that the lifecycle manager has stored a report.
-func (a *schedule) markReported(w dueReport, now time.Time) {
-	if g := a.agents[w.consumer]; g != nil {
+func (s *schedule) markReported(w dueReport, now time.Time) {
+	if g := s.agents[w.consumer]; g != nil {
 		g.reported, g.reportedAt, g.reportedSeen, g.refusals = w.state, now, w.lastSeen, 0
 		g.seenHere = g.seenHere && g.lastSeen.After(w.lastSeen)
 	}
@@ -162,8 +162,8 @@ const refusalWait = 500 * time.Millisecond
 // markRefused notes that the lifecycle manager refused a report: the management
 // cluster is not registered, or not yet. Presence is reported again soon, since
 // clusters wait for it.
-func (a *schedule) markRefused(w dueReport, now time.Time) {
-	if g := a.agents[w.consumer]; g != nil {
+func (s *schedule) markRefused(w dueReport, now time.Time) {
+	if g := s.agents[w.consumer]; g != nil {
 		g.reported, g.reportedAt = w.state, now
 		if w.state == present {
 			g.reported, g.refusals = unreported, min(g.refusals+1, 20)

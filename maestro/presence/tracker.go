@@ -157,10 +157,10 @@ func (c *Tracker) flush(ctx context.Context) {
 	}
 }
 
-// Record records contacts, with times of this server's clock, in one statement, and the reports of hosting of those
-// that are in hosting. It does not wait for the disk: a crash of the database may lose the last few hundred
-// milliseconds. A consumer without a report in hosting keeps the one that the row has when the statement has locked it,
-// and not the one of before: another server may record a newer one meanwhile.
+// Record records contacts, with times of this server's clock, in one statement, together with the reports of hosting
+// of the consumers that hosting has. It does not wait for the disk: a crash of the database may lose the last few
+// hundred milliseconds. For a consumer that hosting does not have, the report in the row stays as it is when the
+// statement has locked the row: another server may have recorded a newer one since the statement began.
 func (c *Tracker) Record(ctx context.Context, contacts map[work.Consumer]time.Time, hosting map[work.Consumer]string,
 ) error {
 	names, ages := make([]work.Consumer, 0, len(contacts)), make([]time.Duration, 0, len(contacts))

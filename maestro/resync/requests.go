@@ -15,7 +15,7 @@ import (
 	"atoll.dev/maestro/wire"
 )
 
-// requestQueue has the agents that runAsking must ask.
+// requestQueue has the agents to which sendRequests must send a request for a comparison.
 type requestQueue struct {
 	woken chan struct{}
 
@@ -76,7 +76,7 @@ const (
 )
 
 // asked is the state of the request to one agent: not sent yet, or not answered yet.
-// Only runAsking uses it.
+// Only sendRequests uses it.
 type asked struct {
 	at, due  time.Time
 	tries    int

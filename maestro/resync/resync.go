@@ -1,4 +1,4 @@
-// Package resync compares the works and statuses that agents hold with the ledger, and has what differs sent.
+// Package resync compares the works and statuses that agents hold with the ledger, and has the differences sent.
 //
 // It answers the comparisons that agents send when they connect, and asks agents to compare when this server may have
 // lost a message: after an outage of the broker or the database, after the death of another server, after statuses

@@ -283,7 +283,7 @@ func (g *sourcePort) sendEvent(o *eventSender, m bus.Event) error {
 	return nil
 }
 
-// resyncPage is how many bundles of a resync are in memory at once.
+// resyncPage is the number of bundles of a resync that are in memory at once.
 const resyncPage = 100
 
 // answer sends the statuses that a source lacks. When the source lists no bundles, these

@@ -36,7 +36,7 @@ const (
 	Clusters Scope = "clusters"
 )
 
-// Trust is how far a port trusts client certificates.
+// Trust says which client certificates a port trusts.
 type Trust int
 
 const (

@@ -27,7 +27,7 @@ import (
 func diskFile(home string) string { return filepath.Join(home, "disk.img") }
 
 const (
-	// diskDivisor: a disk has at most a quarter of the home's file system, and at least minDisk bytes.
+	// diskDivisor bounds the size of a disk: at most a quarter of the home's file system, but at least minDisk bytes.
 	diskDivisor = 4
 	minDisk     = 1 << 30
 	// attachPatience is how long attachLoop waits until the kernel has unmounted the disk of a node that has ended.
@@ -76,7 +76,8 @@ func makeDisk(home string, size int64) (int64, error) {
 	if output, err := cmd.CombinedOutput(); err != nil {
 		return 0, fmt.Errorf("making the file system of the node's disk: %w: %s", err, bytes.TrimSpace(output))
 	}
-	// A container may have the tools and no right to use them. Once the disk has files it is too late to do without.
+	// makeDisk mounts the disk once as a trial: a container may have the tools and no right to mount. When a later start
+	// finds that out, the disk already has the node's files, and the node cannot run without it.
 	isMountable := func(string) error { return nil }
 	if err := inOwnMounts(func() error { return withMounted(unfinished, isMountable) }); err != nil {
 		if isPermanent(err) {
@@ -108,8 +109,8 @@ func findDiskTools() (mkfs string, err error) {
 	return mkfs, nil
 }
 
-// TryDisk returns an error with the reason when nodes with homes below dir cannot have disks of their own, so that pods
-// can fill the disk of the machine. It makes and mounts one. Nothing is left behind.
+// TryDisk makes and mounts a disk in a new directory below dir, and removes it again. An error has the reason why nodes
+// with homes below dir cannot have disks of their own. Then their pods can fill the disk of the machine.
 func TryDisk(dir string) (err error) {
 	home, err := os.MkdirTemp(dir, "atoll-disk-")
 	if err != nil {
@@ -120,7 +121,7 @@ func TryDisk(dir string) (err error) {
 	return err
 }
 
-// makeSparse makes an empty file of a size that takes no space, or replaces one.
+// makeSparse makes a file of a size that takes no space yet, because all of it is a hole. It replaces an existing file.
 func makeSparse(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -129,9 +130,10 @@ func makeSparse(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Close())
 }
 
-// attachLoop returns a loop device with the content of a file. The device is free again when it is closed and no mount
-// has it. Two mounts of one file by two devices would destroy the file system, so attachLoop first waits until no
-// device has the file: the kernel unmounts the disk of a killed node a moment after the node's last process.
+// attachLoop attaches a file to a free loop device, and returns the open device. The kernel detaches the file when the
+// device is closed and no longer mounted. Two mounts of one file by two devices would destroy the file system, so
+// attachLoop first waits until no device has the file: the kernel unmounts the disk of a killed node a moment after
+// the node's last process has ended.
 func attachLoop(path string) (*os.File, error) {
 	file, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -231,11 +233,12 @@ func openLoop(number int) (*os.File, error) {
 	return os.OpenFile(path, os.O_RDWR, 0)
 }
 
-// inOwnMounts calls f in a thread with a mount namespace of its own, in which mounts are private.
+// inOwnMounts calls f in a thread with a mount namespace of its own: the rest of the machine does not see the mounts
+// that f makes.
 func inOwnMounts(f func() error) error {
 	result := make(chan error)
 	go func() {
-		runtime.LockOSThread() // and never unlocked: no other goroutine may run in this namespace
+		runtime.LockOSThread() // without unlock, so that no other goroutine ever runs in this namespace
 		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 		if err == nil {
 			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
@@ -248,8 +251,9 @@ func inOwnMounts(f func() error) error {
 	return <-result
 }
 
-// withMounted calls f with the directory at which a disk is mounted in the calling thread's mount namespace, and
-// unmounts the disk there: the namespace can outlive the goroutine, because Go never ends a program's first thread.
+// withMounted mounts a disk in the calling thread's mount namespace, calls f with the directory of the mount, and
+// unmounts the disk. The end of the goroutine would not do that: when its thread is the program's first one, which Go
+// never ends, the namespace stays.
 func withMounted(disk string, f func(dir string) error) (err error) {
 	loop, err := attachLoop(disk)
 	if err != nil {

@@ -74,8 +74,8 @@ func TestEveryInvariantHasTestsAndTheDocNamesThem(t *testing.T) {
 	}
 	var b strings.Builder
 	b.WriteString(
-		"# Invariants\n\nWhat Atoll promises whatever happens, and the tests that hold it to that. A test says by " +
-			"its name which invariants it holds:\n" +
+		"# Invariants\n\nThe guarantees of Atoll, and the tests of each. The name of a test has the numbers of the " +
+			"invariants that it tests:\n" +
 			"`go test ./... -run I6` runs those of I6. The list is written by `go test ./test/house -update` and " +
 			"checked by every run.\n")
 	for _, n := range slices.Sorted(maps.Keys(tests)) {

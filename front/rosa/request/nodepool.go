@@ -56,8 +56,8 @@ func (n NodePools) Create(body []byte) (New, document.Problems, error) {
 	return created, nil, nil
 }
 
-// clusterID returns what is wrong with the form of an id; whether there is such
-// a cluster, the lifecycle manager knows.
+// clusterID returns the mistake in the form of an id, "" for none. It does not
+// check that the cluster exists; the lifecycle manager does.
 func clusterID(s string) string {
 	if s == "" || len(s) > 64 {
 		return document.Quote(s) + " is not the id of a cluster"

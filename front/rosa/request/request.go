@@ -1,10 +1,10 @@
 // Package request reads the bodies of the customers' requests for clusters, node
 // pools and credentials, in the shape of package api/platform. It checks every
-// field at once, fills in what a body leaves out, and refuses what cannot
-// change.
+// field at once, sets the defaults of absent members, and refuses changes of
+// members that cannot change.
 //
-// What a cluster is, which values its spec takes and what of it can change are
-// rules of package cluster. This package adds the envelope of the wire (kind,
+// Package cluster has the rules of a cluster: the values of its spec, and
+// which of them can change. This package adds the envelope of the wire (kind,
 // name, ids) and the members that only ROSA's customers know (aws, creatorARN,
 // members of a node pool beside nodePool).
 //
@@ -153,7 +153,8 @@ func (s Stored) members(kind string, change Change) map[string]document.Rule {
 }
 
 // apply returns the stored spec and the spec after the change; after is nil when
-// the body's spec is no object. restore copies what a replacement leaves out.
+// the body's spec is no object. restore copies stored members that a replacement
+// may leave out.
 func (s Stored) apply(change Change, spec any, restore func(before, after map[string]any)) (
 	before, after map[string]any, err error) {
 	stored, err := document.Decode(s.Spec)
