@@ -1,28 +1,24 @@
-// Command konnectivity-agent connects a node to the konnectivity server of its cluster's plane, and dials
-// for the plane: the node's kubelet, pods and Services. The protocol's code is upstream's.
+// Package konnectivity connects a node to the konnectivity server of its cluster's plane, and dials for the
+// plane: the node's kubelet, pods and Services. The protocol's code is upstream's.
 //
 // Upstream's command reads the client certificate once. A node uses kubelet's certificate, which rotates, so this
-// command reads it again for each handshake.
-package main
+// package reads it again for each handshake.
+package konnectivity
 
 import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"flag"
 	"fmt"
 	"net"
 	"net/url"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"k8s.io/klog/v2"
 	"sigs.k8s.io/apiserver-network-proxy/pkg/agent"
 )
 
@@ -32,52 +28,35 @@ const protocol = "konnectivity"
 // pingEvery is the interval of pings. The server ends connections that ping more often than every 10 s.
 const pingEvery = 30 * time.Second
 
-// settings are the flags.
-type settings struct {
-	server, serverName string
-	ca                 string // file with PEM certificates
-	certificate        string // file with kubelet's certificate and key
-	name, address      string // of the node
+// An Agent dials for the plane of one node's cluster.
+type Agent struct {
+	Server      string // host:port of the plane, or of the router
+	ServerName  string // TLS server name of the plane
+	CA          string // file with the certificates that sign the plane's certificate
+	Certificate string // file with kubelet's certificate and its key
+	Node        string // name of the node
+	Address     string // IP of the node
 }
 
-func main() {
-	klog.InitFlags(nil)
-	s := settings{}
-	flag.StringVar(&s.server, "server", "", "`host:port` of the plane, or of the router")
-	flag.StringVar(&s.serverName, "server-name", "", "TLS server `name` of the plane")
-	flag.StringVar(&s.ca, "ca", "", "`file` with the certificates that sign the plane's certificate")
-	flag.StringVar(&s.certificate, "certificate", "", "`file` with the client certificate and its key")
-	flag.StringVar(&s.name, "node", "", "`name` of the node")
-	flag.StringVar(&s.address, "address", "", "`IP` of the node")
-	flag.Parse()
-	defer klog.Flush()
-	if err := s.run(); err != nil {
-		klog.ErrorS(err, "The agent cannot start")
-		klog.FlushAndExit(klog.ExitFlushTimeout, 1)
-	}
-}
-
-// run connects, and connects again after each break, until the process gets SIGINT or SIGTERM.
-func (s settings) run() error {
-	config, err := s.tls()
+// Run connects, and connects again after each break, until ctx ends. It fails at once when a setting is wrong.
+func (a Agent) Run(ctx context.Context) error {
+	config, err := a.tls()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
-	defer cancel()
-	identifiers := url.Values{"host": {s.name}}
-	ip := net.ParseIP(s.address)
+	identifiers := url.Values{"host": {a.Node}}
+	ip := net.ParseIP(a.Address)
 	switch {
 	case ip == nil:
-		return fmt.Errorf("--address %q is not an IP address", s.address)
+		return fmt.Errorf("%q is not an IP address of a node", a.Address)
 	case ip.To4() != nil:
-		identifiers.Set("ipv4", s.address)
+		identifiers.Set("ipv4", a.Address)
 	default:
-		identifiers.Set("ipv6", s.address)
+		identifiers.Set("ipv6", a.Address)
 	}
 	clients := (&agent.ClientSetConfig{
-		Address:          s.server,
-		AgentID:          s.name,
+		Address:          a.Server,
+		AgentID:          a.Node,
 		AgentIdentifiers: identifiers.Encode(),
 		SyncInterval:     time.Second,
 		SyncIntervalCap:  5 * time.Second,
@@ -100,22 +79,22 @@ type oneServer struct{}
 func (oneServer) Count() int { return 1 }
 
 // tls returns the client's configuration.
-func (s settings) tls() (*tls.Config, error) {
-	pem, err := os.ReadFile(s.ca)
+func (a Agent) tls() (*tls.Config, error) {
+	pem, err := os.ReadFile(a.CA)
 	if err != nil {
 		return nil, err
 	}
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(pem) {
-		return nil, errors.New(s.ca + " has no PEM certificate")
+		return nil, errors.New(a.CA + " has no PEM certificate")
 	}
 	return &tls.Config{
 		MinVersion: tls.VersionTLS12,
-		ServerName: s.serverName,
+		ServerName: a.ServerName,
 		RootCAs:    roots,
 		NextProtos: []string{protocol},
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			pair, err := tls.LoadX509KeyPair(s.certificate, s.certificate)
+			pair, err := tls.LoadX509KeyPair(a.Certificate, a.Certificate)
 			return &pair, err
 		},
 	}, nil
