@@ -47,7 +47,8 @@ type Status struct {
 	Programs map[string]Program `json:"programs,omitempty"`
 }
 
-// Program is one program that the supervisor keeps running: containerd, kubelet, kube-proxy, konnectivity-agent.
+// Program is one program that the supervisor keeps running: containerd, or atoll-node, which is kubelet, kube-proxy and
+// the agent of konnectivity.
 type Program struct {
 	PID      int    `json:"pid,omitempty"` // on this machine; 0: it does not run now
 	Restarts int    `json:"restarts"`

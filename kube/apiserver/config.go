@@ -25,6 +25,11 @@ func newConfig(o options.CompletedOptions, dial Dialer) (*app.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	quiet, err := newQuietCaches(o.Etcd)
+	if err != nil {
+		return nil, err
+	}
+	generic.RESTOptionsGetter = quiet(generic.RESTOptionsGetter)
 	generic.EgressSelector = egressselector.NewEgressSelectorWithMap(map[egressselector.EgressType]utilnet.DialFunc{
 		egressselector.Cluster:      dial,
 		egressselector.ControlPlane: dial, // webhooks by URL
@@ -40,10 +45,13 @@ func newConfig(o options.CompletedOptions, dial Dialer) (*app.Config, error) {
 	if err != nil {
 		return nil, err
 	}
+	extensions.GenericConfig.RESTOptionsGetter = quiet(extensions.GenericConfig.RESTOptionsGetter)
+	extensions.ExtraConfig.CRDRESTOptionsGetter = quiet(extensions.ExtraConfig.CRDRESTOptionsGetter)
 	aggregator, err := controlplaneapiserver.CreateAggregatorConfig(*c.Generic, o.CompletedOptions, c.VersionedInformers,
 		resolver, c.ProxyTransport, c.Extra.PeerProxy, initializers)
 	if err != nil {
 		return nil, err
 	}
+	aggregator.GenericConfig.RESTOptionsGetter = quiet(aggregator.GenericConfig.RESTOptionsGetter)
 	return &app.Config{Options: o, KubeAPIs: kube, ApiExtensions: extensions, Aggregator: aggregator}, nil
 }

@@ -43,6 +43,7 @@ import (
 
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/queuemetrics"
 	"atoll.dev/kube/walls"
 )
 
@@ -78,6 +79,7 @@ func Main(args []string) int {
 func Run(ctx context.Context, o Options) error {
 	started := time.Now()
 	tuneRuntime()
+	queuemetrics.Disable()
 	log := newLog(os.Stderr, o.LogLevel)
 	captureComponents(log)
 	if err := setGates(o.EmulatedVersion); err != nil {

@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -37,6 +38,7 @@ func TestPlaneServes(t *testing.T) {
 		"owned objects go with their owner, in the foreground":          (*plane).foregroundDeletion,
 		"owned objects go with their owner, in the background":          (*plane).backgroundDeletion,
 		"custom resources are served, checked, watched and collected":   (*plane).customResource,
+		"a list that a watch streams ends without a change":             (*plane).streamedList,
 		"an event is recorded for a pod without a node":                 (*plane).event,
 		"the serving certificate names its hosts":                       (*plane).hosts,
 		"only health is open to anyone":                                 (*plane).anonymous,
@@ -305,14 +307,15 @@ func (p *plane) customResource(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(background, hangLimit)
 	defer cancel()
-	watch, err := boats.Watch(ctx, metav1.ListOptions{})
+	changes, err := boats.Watch(ctx, metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer watch.Stop()
-	if event, open := <-watch.ResultChan(); !open || event.Object.(*unstructured.Unstructured).GetName() != "test" {
+	defer changes.Stop()
+	if event, open := <-changes.ResultChan(); !open || event.Object.(*unstructured.Unstructured).GetName() != "test" {
 		t.Errorf("watch says %v", event)
 	}
+	p.streamList(boats, "test")
 	owner, err := boats.Get(background, "test", metav1.GetOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -330,6 +333,50 @@ func (p *plane) customResource(t *testing.T) {
 	if err := definitions.Delete(background, "boats.example.org", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// streamedList proves that a watch cache sends bookmarks by its timer. Work queues must not have metrics, because these
+// wake an idle plane a hundred times a second.
+func (p *plane) streamedList(t *testing.T) {
+	client, err := dynamic.NewForConfig(p.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.streamList(client.Resource(schema.GroupVersionResource{Version: "v1", Resource: "namespaces"}), "default")
+	if n := p.metric("workqueue_"); n != 0 {
+		t.Errorf("metrics of work queues have the sum %v, want none", n)
+	}
+}
+
+// streamList fails the test unless a watch streams the list of a resource, which has an object of the given name, and
+// then ends the list by a bookmark.
+func (p *plane) streamList(resource dynamic.ResourceInterface, name string) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(background, hangLimit)
+	defer cancel()
+	yes := true
+	w, err := resource.Watch(ctx, metav1.ListOptions{SendInitialEvents: &yes, AllowWatchBookmarks: true,
+		ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan})
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer w.Stop()
+	found := false
+	for event := range w.ResultChan() {
+		o, ok := event.Object.(*unstructured.Unstructured)
+		switch {
+		case !ok:
+			p.t.Fatalf("the watch sends %v", event.Object)
+		case event.Type == watch.Added:
+			found = found || o.GetName() == name
+		case event.Type == watch.Bookmark && o.GetAnnotations()[metav1.InitialEventsAnnotationKey] == "true":
+			if !found {
+				p.t.Errorf("the streamed list has no %s", name)
+			}
+			return
+		}
+	}
+	p.t.Error("the streamed list does not end")
 }
 
 func (p *plane) event(t *testing.T) {

@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Builds the programs of a node, when bin/ does not have what this source makes already:
 #
-#   bin/atoll-node                      kubelet and kube-proxy in one binary
+#   bin/atoll-node                      kubelet, kube-proxy and the agent of konnectivity in one process
 #   bin/node/containerd                 containerd and ctr in one binary
 #   bin/node/containerd-shim-runc-v2    containerd's process beside each pod
-#   bin/node/konnectivity-agent         dials for the plane
 #   bin/node/cni/                       the plugins that connect pods to the network
 #   bin/node/pause-image.tar            the image of each pod's first process
 #   bin/node/dns-image.tar              the image of CoreDNS
@@ -19,7 +18,7 @@ name=node
 program=atoll-node
 version=v1.36.3
 built="kubelet and kube-proxy $version, containerd, CNI plugins and CoreDNS"
-outputs=(atoll-node node/containerd node/containerd-shim-runc-v2 node/konnectivity-agent
+outputs=(atoll-node node/containerd node/containerd-shim-runc-v2
 	node/cni/ptp node/cni/loopback node/cni/host-local node/cni/portmap node/pause-image.tar node/dns-image.tar
 	demo-image.tar)
 foreign=()
@@ -31,7 +30,6 @@ compile() {
 	local cni=github.com/containernetworking/plugins/plugins
 	mkdir -p "$1/node/cni" "$1/images"
 	"$go" build "${flags[@]}" -o "$1/atoll-node" . || return
-	"$go" build "${flags[@]}" -o "$1/node/" ./konnectivity-agent || return
 	"$go" build -C runtime "${flags[@]}" -o "$1/node/containerd" . || return
 	"$go" build -C runtime "${flags[@]}" -o "$1/node/" \
 		github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2 || return

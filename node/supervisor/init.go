@@ -217,7 +217,7 @@ func (i *initProcess) sendReports() {
 	}
 }
 
-// startPrograms starts each program when the one before it is usable, and then sends Up.
+// startPrograms starts containerd and, when it is usable, atoll-node. It sends Up when kubelet has a certificate.
 func (i *initProcess) startPrograms(ctx context.Context) error {
 	c := i.Config
 	i.keepRunning("containerd", containerd, "--config", containerdConfig)
@@ -228,20 +228,9 @@ func (i *initProcess) startPrograms(ctx context.Context) error {
 		programsDir + "/node/pause-image.tar"}); err != nil {
 		return err
 	}
-	args := []string{"kubelet", "--config", kubeletConfig, "--kubeconfig", kubeletKubeconfig,
-		"--bootstrap-kubeconfig", bootstrapKubeconfig, "--hostname-override", c.Name, "--node-ip", c.Network.IP().String()}
-	if len(c.Labels) > 0 {
-		args = append(args, "--node-labels", nodeLabels(c.Labels))
-	}
-	i.keepRunning("kubelet", kubernetes, args...)
+	i.keepRunning("atoll-node", kubernetes, nodeArguments(c)...)
 	if err := awaitFile(ctx, kubeletCertificate); err != nil {
 		return fmt.Errorf("waiting for kubelet's certificate: %w", err)
-	}
-	i.keepRunning("kube-proxy", kubernetes, "kube-proxy", "--config", proxyConfig)
-	if c.Konnectivity {
-		i.keepRunning("konnectivity-agent", programsDir+"/node/konnectivity-agent",
-			"--server", fmt.Sprintf("127.0.0.1:%d", apiServerPort), "--server-name", c.APIServer.ServerName, "--ca", caFile,
-			"--certificate", kubeletCertificate, "--node", c.Name, "--address", c.Network.IP().String())
 	}
 	return i.control.send(message{Up: true})
 }

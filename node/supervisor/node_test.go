@@ -237,7 +237,7 @@ func TestARealNodeRunsPods(t *testing.T) {
 		})
 		testsite.EventuallyWithin(t, "all programs of "+c.Name, readyWait, func() error {
 			status, err := node.ReadStatus(c.Home)
-			if err == nil && (status.State != node.Up || status.Programs["kube-proxy"].PID == 0) {
+			if err == nil && (status.State != node.Up || status.Programs["atoll-node"].PID == 0) {
 				err = fmt.Errorf("status %+v", status)
 			}
 			return err

@@ -99,6 +99,22 @@ func kubeconfig(c node.Config, user map[string]any) map[string]any {
 	}
 }
 
+// nodeArguments returns the arguments of atoll-node, which runs kubelet, kube-proxy and the agent of konnectivity.
+func nodeArguments(c node.Config) []string {
+	args := []string{"run", "--certificate", kubeletCertificate, "--kube-proxy-config", proxyConfig}
+	if c.Konnectivity {
+		args = append(args, "--konnectivity-server", fmt.Sprintf("127.0.0.1:%d", apiServerPort),
+			"--konnectivity-server-name", c.APIServer.ServerName, "--konnectivity-ca", caFile, "--node", c.Name,
+			"--address", c.Network.IP().String())
+	}
+	args = append(args, "--", "--config", kubeletConfig, "--kubeconfig", kubeletKubeconfig,
+		"--bootstrap-kubeconfig", bootstrapKubeconfig, "--hostname-override", c.Name, "--node-ip", c.Network.IP().String())
+	if len(c.Labels) > 0 {
+		args = append(args, "--node-labels", nodeLabels(c.Labels))
+	}
+	return args
+}
+
 func kubeletSettings(o order, m machineSize) map[string]any {
 	c := o.Config
 	settings := map[string]any{

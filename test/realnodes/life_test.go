@@ -152,7 +152,7 @@ func groupOf(home string) string {
 	return fmt.Sprintf("/atoll-nodes/%x", sha256.Sum256([]byte(home)))[:len("/atoll-nodes/")+10]
 }
 
-// stopKubelet stops the kubelet of one node, so that the node is not ready any more.
+// stopKubelet stops the process of the kubelet of one node, so that the node is not ready any more.
 func (w *world) stopKubelet() {
 	w.t.Helper()
 	homes, err := os.ReadDir(w.dir)
@@ -165,7 +165,7 @@ func (w *world) stopKubelet() {
 		line, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
 		groups, _ := os.ReadFile(filepath.Join(dir, "cgroup"))
 		args := strings.Split(string(line), "\x00")
-		if len(args) < 2 || !strings.Contains(args[0]+" "+args[1], "kubelet") || !strings.Contains(string(groups), group) {
+		if len(args) < 2 || !strings.HasSuffix(args[0], "atoll-node") || !strings.Contains(string(groups), group) {
 			continue
 		}
 		pid, _ := strconv.Atoi(filepath.Base(dir))
@@ -174,5 +174,5 @@ func (w *world) stopKubelet() {
 		}
 		return
 	}
-	w.t.Fatalf("no kubelet runs in %s", group)
+	w.t.Fatalf("no atoll-node runs in %s", group)
 }
