@@ -16,9 +16,9 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [alignedClock]. Each cache has a timer
-// of a second for bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty times a
-// second for them, with this one once.
+// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [alignedClock]. Each cache has a
+// timer of a second for bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty
+// times a second for them, with this one once.
 type quietCaches struct {
 	generic.RESTOptionsGetter
 	sizes map[schema.GroupResource]int // 0: the resource has no watch cache

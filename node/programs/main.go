@@ -74,7 +74,8 @@ func parse(args []string) options {
 	flags.StringVar(&o.certificate, "certificate", "", "`file` with kubelet's certificate and its key")
 	flags.StringVar(&o.proxyConfig, "kube-proxy-config", "", "kube-proxy's configuration `file`")
 	k := &o.konnectivity
-	flags.StringVar(&k.Server, "konnectivity-server", "", "`host:port` of the plane or of the router; empty: no agent runs")
+	flags.StringVar(&k.Server, "konnectivity-server", "",
+		"`host:port` of the plane or of the router; empty: no agent runs")
 	flags.StringVar(&k.ServerName, "konnectivity-server-name", "", "TLS server `name` of the plane")
 	flags.StringVar(&k.CA, "konnectivity-ca", "", "`file` with the certificates that sign the plane's certificate")
 	flags.StringVar(&k.Node, "node", "", "`name` of the node")
