@@ -146,11 +146,19 @@ func rotateAll(t *testing.T, ca *CA, parties map[Name]*party) {
 	if ca.Certificate() == first || !ca.Certificate().Equal(next) {
 		t.Errorf("the root is %v", ca.Certificate().Subject)
 	}
-	pass("retired")
+	// A server misses the list of the retired root at once, and asks for the roots. The root of an earlier Atoll has none.
+	if permitsIssuers(first) {
+		wait(10 * time.Second)
+	} else {
+		pass("retired, at first")
+	}
 	for name, p := range parties {
 		if !trusts(p.Identity, next) {
 			t.Errorf("%s retired: trusts %v", name, p.trust.Load().fingerprints())
 		}
+	}
+	pass("retired")
+	for name, p := range parties {
 		p.end()
 		p.o.TokenFile = ""
 		parties[name] = startParty(t, p.o)
@@ -197,10 +205,7 @@ func TestI7ARegionOfAnEarlierReleaseGetsIssuingCAs(t *testing.T) {
 		for i, name := range names {
 			r.enrol(name, 1<<40+1+int64(i))
 		}
-		ca, err := OpenCA(filepath.Join(r.dir, "ca"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		ca := openCAIn(t, filepath.Join(r.dir, "ca"))
 		l, stop := bubbleCA(t, ca)
 		defer stop()
 		file := filepath.Join(t.TempDir(), "ca.pem")
