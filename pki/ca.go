@@ -35,13 +35,16 @@ const (
 // A CA is a region's certificate authority in a directory of its own:
 //
 //	ca.pem   key and certificate of the root, 0600; without the key once it was taken away
-//	issuing/ key and certificate of each issuing CA, and the root's revocation list, 0700
-//	ca.crt   the certificate alone, for processes that must trust it
+//	ca-next.pem   the same of the next root, from [CA.PrepareRoot] to [CA.RetireRoot]
+//	ca-cross.pem  the cross certificates by which each root vouches for the next one
+//	issuing/ key and certificate of each issuing CA, and the roots' revocation lists, 0700
+//	ca.crt   the certificates of the roots alone, for processes that must trust them
 //	crl.pem  the revocation lists, for servers that must refuse revoked certificates
 //	tokens/  one-time join tokens by the sha256 of their text, 0700
 //	issued/  records of the issued certificates, by name, 0700
 //	revoked/ records of the revoked certificates, by name, 0700
 //	lines/   which key was renewed by which, by name, 0700
+//	trusts/  who trusts the next root, and whose certificates are below it, by name, 0700
 //	audit.jsonl  the alarms of this CA and the commands in its directory, for the region's audit, 0600
 //
 // The root signs issuing CAs, one for each [Role], and these sign everything else. The root of a region that an earlier
@@ -54,17 +57,17 @@ type CA struct {
 	// [DefaultValidity]. Set it before the first use of the CA.
 	Validity time.Duration
 
-	dir  string
-	cert *x509.Certificate // the root's
-	mu   sync.Mutex        // held together with the lock file while the directory is changed
-	crl  atomic.Pointer[crlCopy]
+	dir   string
+	known atomic.Pointer[caRoots] // what was read last, see roots
+	mu    sync.Mutex              // held together with the lock file while the directory is changed
+	crl   atomic.Pointer[crlCopy]
 }
 
 // OpenCA opens the CA in dir, and creates it when dir has none. When several
 // processes create it at once, one succeeds and the others open the same CA. A
 // damaged file is an error that names it: only an operator may replace a CA.
 func OpenCA(dir string) (*CA, error) {
-	for _, sub := range []string{tokenDir, issuedDir, revokedDir, linesDir, issuingDir} {
+	for _, sub := range []string{tokenDir, issuedDir, revokedDir, linesDir, trustsDir, issuingDir} {
 		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
 			return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 		}
@@ -75,29 +78,16 @@ func OpenCA(dir string) (*CA, error) {
 	if err := atomicfile.SweepTemp(dir); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
-	path := filepath.Join(dir, caFile)
-	data, err := os.ReadFile(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		if data, err = newCA(); err == nil {
-			err = atomicfile.Create(path, data, 0o600)
-		}
-		if errors.Is(err, fs.ErrExist) {
-			data, err = os.ReadFile(path)
-		}
-	}
-	if err != nil {
+	if err := createRoot(dir); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
-
-	ca := &CA{dir: dir}
-	if _, ca.cert, err = ca.decodeRoot(data); err == nil && !ca.cert.IsCA {
-		err = errors.New("holds a certificate that is not a CA's")
-	}
+	read, err := readRoots(dir)
 	if err != nil {
-		return nil, fmt.Errorf("CA file %s is damaged: %w; restore it from a backup, "+
-			"or move %s away to start a new CA, after which every identity must enrol again", path, err, dir)
+		return nil, err
 	}
-	if err := errors.Join(ca.publish(), ca.openIssuers()); err != nil {
+	ca := &CA{dir: dir}
+	ca.known.Store(read)
+	if err := ca.openIssuers(); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	if err := ca.SweepTokens(); err != nil {
@@ -106,26 +96,44 @@ func OpenCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// openIssuers makes the issuing CAs that are missing.
+// createRoot makes a root in the directory of a CA that has none.
+func createRoot(dir string) error {
+	path := filepath.Join(dir, caFile)
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if _, err := os.Stat(filepath.Join(dir, nextFile)); !errors.Is(err, fs.ErrNotExist) {
+		return errors.Join(err, fmt.Errorf("file %s is missing, and there is a next root; restore it from a backup", path))
+	}
+	data, _, err := newRoot()
+	if err == nil {
+		err = atomicfile.Create(path, data, 0o600)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// openIssuers makes the issuing CAs that are missing, and publishes the roots.
 func (ca *CA) openIssuers() error {
 	unlock, err := ca.lock()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return ca.renewIssuers(time.Now())
+	return errors.Join(ca.publish(), ca.renewIssuers(time.Now()))
 }
 
-// newCA makes a key and a self-signed certificate and returns them as the content of
-// ca.pem.
-func newCA() ([]byte, error) {
+// newRoot makes a root: a key and a self-signed certificate. It returns them as the content of ca.pem, too.
+func newRoot() ([]byte, rootPair, error) {
 	key, err := newKey()
 	if err != nil {
-		return nil, err
+		return nil, rootPair{}, err
 	}
 	serial, err := newSerial()
 	if err != nil {
-		return nil, err
+		return nil, rootPair{}, err
 	}
 	now := time.Now()
 	tmpl := &x509.Certificate{
@@ -140,35 +148,14 @@ func newCA() ([]byte, error) {
 	}
 	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
 	if err != nil {
-		return nil, err
+		return nil, rootPair{}, err
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		return nil, rootPair{}, err
 	}
 	data, err := encodeKey(key)
-	return append(data, encodeCert(der)...), err
-}
-
-// publish writes ca.crt unless the file has the right content.
-func (ca *CA) publish() error {
-	path := ca.CertFile()
-	if have, err := os.ReadFile(path); err == nil && string(have) == string(ca.CertPEM()) {
-		return nil
-	}
-	return atomicfile.Write(path, ca.CertPEM(), 0o644)
-}
-
-// CertPEM returns the root's certificate, which is public.
-func (ca *CA) CertPEM() []byte { return encodeCert(ca.cert.Raw) }
-
-// Certificate returns the root's certificate.
-func (ca *CA) Certificate() *x509.Certificate { return ca.cert }
-
-// CertFile returns the path of the file that holds the root's certificate.
-func (ca *CA) CertFile() string { return filepath.Join(ca.dir, caCertFile) }
-
-// Pool returns a pool that holds only the root's certificate.
-func (ca *CA) Pool() *x509.CertPool {
-	p := x509.NewCertPool()
-	p.AddCert(ca.cert)
-	return p
+	return append(data, encodeCert(der)...), rootPair{key, cert}, err
 }
 
 // Sign issues a certificate for the key of a PEM certificate request. Subject,
@@ -218,14 +205,19 @@ func (ca *CA) validity() time.Duration {
 // issue signs a certificate for a public key and its proven holder, and returns it with what its holder must send
 // along. It writes no record; grant does.
 func (ca *CA) issue(pub any, as applicant) ([]*x509.Certificate, error) {
-	name := as.name
-	if err := name.Validate(); err != nil {
+	if err := as.name.Validate(); err != nil {
 		return nil, err
 	}
-	signer, err := ca.issuerOf(roleOf(name), time.Now())
+	signer, err := ca.issuerOf(roleOf(as.name), time.Now())
 	if err != nil {
 		return nil, err
 	}
+	return signer.sign(pub, as)
+}
+
+// sign signs a certificate for a public key and its holder.
+func (signer issuer) sign(pub any, as applicant) ([]*x509.Certificate, error) {
+	name := as.name
 	serial, err := newSerial()
 	if err != nil {
 		return nil, err

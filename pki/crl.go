@@ -34,8 +34,8 @@ const (
 // The first list counts for the region's servers: it is signed by the issuing CA of
 // services. The others have the same content, one for each issuing CA whose certificates
 // may be valid, because other verifiers, such as Mosquitto, look for a list of the CA that
-// signed. Each is followed by the certificate of its CA. The root's own list, of revoked
-// issuing CAs, comes last. A root without issuing CAs signs one list, and nothing follows.
+// signed. Each is followed by the certificate of its CA. The roots' own lists, of revoked
+// issuing CAs, come last. A root without issuing CAs signs one list, and nothing follows.
 func (ca *CA) CRL() ([]byte, *x509.RevocationList, error) {
 	data, list, err := ca.presentCRL()
 	if err == nil && list != nil {
@@ -63,7 +63,7 @@ func (ca *CA) firstList(data []byte) (*x509.RevocationList, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, _, err := lists.verify(ca.cert, time.Now())
+	list, _, err := lists.verify(ca.roots().all(), time.Now())
 	return list, err
 }
 
@@ -168,12 +168,14 @@ func (ca *CA) writeCRL(now time.Time) ([]byte, error) {
 			text.Write(encodeCert(signer.cert.Raw))
 		}
 	}
-	root, err := readRootList(ca.dir, ca.cert)
-	if err != nil {
-		return nil, err
-	}
-	if root != nil { // nil when the root signs everything
-		text.Write(pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: root.Raw}))
+	for _, root := range ca.roots().all() {
+		list, err := readRootList(ca.dir, root)
+		if err != nil {
+			return nil, err
+		}
+		if list != nil { // nil when the root signs everything
+			text.Write(pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: list.Raw}))
+		}
 	}
 	return text.Bytes(), atomicfile.Write(ca.CRLFile(), text.Bytes(), 0o644)
 }
@@ -189,6 +191,13 @@ func (ca *CA) listSigners(now time.Time) ([]issuer, error) {
 		return nil, err
 	}
 	signers := []issuer{first}
+	if root := ca.roots().present; !permitsIssuers(root) { // other verifiers look for a list of the one that signed
+		signer, err := ca.rootIssuer(root)
+		if err != nil {
+			return nil, err
+		}
+		signers = append(signers, signer)
+	}
 	for _, i := range have.intact {
 		if i.key != nil && !i.cert.Equal(first.cert) && now.Before(i.cert.NotAfter) {
 			signers = append(signers, i)
@@ -243,32 +252,43 @@ func parseCRL(data []byte) (crlBundle, error) {
 	return have, nil
 }
 
-// verify returns the list of revoked certificates and the root's list of revoked issuing CAs. It fails
-// unless the first is signed by a valid issuing CA of services and the second by the root. A list of
+// errNoRootList means that a bundle lacks the list of a root that is trusted. So it was made after this root was
+// withdrawn, or before it was made.
+var errNoRootList = errors.New("holds no list of the root")
+
+// verify returns the list of revoked certificates and the roots' lists of revoked issuing CAs. It fails
+// unless the first is signed by a valid issuing CA of services, and each other one by its root. A list of
 // another issuing CA does not count, so that whoever has the key of the agents' cannot lift a
-// revocation; nor does the root's own list in its place. A root that permits no issuing CAs signs the
-// first list, and has no second.
-func (b crlBundle) verify(root *x509.Certificate, now time.Time) (first, issuers *x509.RevocationList, err error) {
-	first = b.lists[0]
-	if !permitsIssuers(root) {
-		return first, nil, first.CheckSignatureFrom(root)
-	}
-	for _, list := range b.lists[1:] {
-		if !bytes.Equal(list.RawIssuer, root.RawSubject) {
+// revocation; nor does a root's own list in its place. A root that permits no issuing CAs may sign the
+// first list, and has no other. roots are those that are trusted.
+func (b crlBundle) verify(roots []*x509.Certificate, now time.Time) (*x509.RevocationList, rootLists, error) {
+	first, issuers := b.lists[0], rootLists{}
+	for _, root := range roots {
+		if !permitsIssuers(root) {
 			continue
 		}
-		if err := list.CheckSignatureFrom(root); err != nil {
-			return nil, nil, fmt.Errorf("list of the root: %w", err)
+		for _, list := range b.lists[1:] {
+			if !bytes.Equal(list.RawIssuer, root.RawSubject) {
+				continue
+			}
+			if err := list.CheckSignatureFrom(root); err != nil {
+				return nil, nil, fmt.Errorf("list of the root: %w", err)
+			}
+			issuers[Fingerprint(root)] = list
 		}
-		issuers = list
+		if issuers[Fingerprint(root)] == nil {
+			return nil, nil, fmt.Errorf("%w %q", errNoRootList, root.Subject.CommonName)
+		}
 	}
-	if issuers == nil {
-		return nil, nil, errors.New("holds no list of the root")
-	}
-	for _, c := range b.certs {
-		if isIssuerOf(c, Services) && c.CheckSignatureFrom(root) == nil && !now.After(c.NotAfter) &&
-			!isListed(issuers, c) && first.CheckSignatureFrom(c) == nil {
+	for _, root := range roots {
+		if !permitsIssuers(root) && first.CheckSignatureFrom(root) == nil {
 			return first, issuers, nil
+		}
+		for _, c := range b.certs {
+			if permitsIssuers(root) && isIssuerOf(c, Services) && c.CheckSignatureFrom(root) == nil &&
+				!now.After(c.NotAfter) && !issuers.has(root, c) && first.CheckSignatureFrom(c) == nil {
+				return first, issuers, nil
+			}
 		}
 	}
 	return nil, nil, errors.New("is signed by no valid issuing CA of the region's services")

@@ -98,7 +98,8 @@ func TestAnUnusableIdentityIsAnErrorWithTheReason(t *testing.T) {
 			`that of "management-01"`},
 		"another CA": {func(t *testing.T, o *IdentityOptions) { o.CAFile = openCA(t).CertFile() }, "unknown authority"},
 		"expired": {func(t *testing.T, o *IdentityOptions) {
-			short := &CA{Validity: -RenewalGrace - time.Second, dir: ca.dir, cert: ca.cert}
+			short := openCAIn(t, ca.dir)
+			short.Validity = -RenewalGrace - time.Second
 			key, _ := newKey()
 			chain, err := short.issue(&key.PublicKey, applicant{name: o.Name, validity: short.Validity})
 			if err != nil {

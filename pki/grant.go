@@ -13,6 +13,7 @@ type applicant struct {
 	name        Name
 	validity    time.Duration
 	by          *x509.Certificate // the certificate that is renewed; nil: a join token, or the CA's own machine
+	root        *x509.Certificate // of by
 	source      string            // the address, for an alarm
 	unrenewable bool              // the certificate is for one command
 }
@@ -63,7 +64,7 @@ func (ca *CA) grant(csr *x509.CertificateRequest, authenticate func() (applicant
 	if err != nil {
 		return name, nil, err
 	}
-	return name, chain, ca.record(chain[0], as, hash, parent, lines)
+	return name, chain, ca.record(chain, as, hash, parent, lines)
 }
 
 // followLine checks a renewal against the line of the applicant's certificate, confirms
@@ -94,7 +95,8 @@ func (ca *CA) followLine(lines *lineRecord, as applicant, next string) (parent s
 
 // record records a certificate. The caller holds the lock, and returns the certificate only
 // when there was no error, so that every certificate can be revoked.
-func (ca *CA) record(cert *x509.Certificate, as applicant, hash, parent string, lines lineRecord) error {
+func (ca *CA) record(chain []*x509.Certificate, as applicant, hash, parent string, lines lineRecord) error {
+	cert := chain[0]
 	issued, err := readRecord[issuedRecord](ca.dir, issuedDir, as.name)
 	if err != nil {
 		return err
@@ -109,6 +111,9 @@ func (ca *CA) record(cert *x509.Certificate, as applicant, hash, parent string, 
 	lines.forget(now)
 	lines.add(hash, parent, cert.NotAfter)
 	lines.find(hash).Unrenewable = as.unrenewable
+	if err := ca.recordBelow(as.name, chain, issued); err != nil {
+		return err
+	}
 	if err := writeRecord(ca.dir, issuedDir, as.name, issued); err != nil {
 		return err
 	}
@@ -117,8 +122,8 @@ func (ca *CA) record(cert *x509.Certificate, as applicant, hash, parent string, 
 
 // confirm records that the holder of a certificate uses it: the keys that were requested
 // beside it are revoked. It returns a *supersededError, and revokes the line, when the
-// certificate was superseded.
-func (ca *CA) confirm(authenticate func() (applicant, error)) (Name, error) {
+// certificate was superseded. roots are the fingerprints of the roots that the holder trusts.
+func (ca *CA) confirm(authenticate func() (applicant, error), roots []string) (Name, error) {
 	unlock, err := ca.lock()
 	if err != nil {
 		return "", err
@@ -138,6 +143,9 @@ func (ca *CA) confirm(authenticate func() (applicant, error)) (Name, error) {
 	}
 	if lines.isSuperseded(hash) {
 		return as.name, ca.revokeCopiedLine(lines, as, hash)
+	}
+	if err := ca.recordTrust(as.name, hash, roots); err != nil {
+		return as.name, err
 	}
 	if have := lines.find(hash); have != nil && have.Confirmed {
 		return as.name, nil

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -36,10 +37,11 @@ type guard struct {
 
 	mu      sync.Mutex
 	list    *x509.RevocationList // nil until a list was accepted
-	issuers *x509.RevocationList // the root's list of revoked issuing CAs; nil when there is none
+	issuers rootLists            // the roots' lists of revoked issuing CAs
+	roots   []*x509.Certificate  // those that keepRoots has set last; nil until then
 	revoked map[string]bool      // by serial number, of both lists
-	conns   map[net.Conn]serials // those of the client's certificate, by connection
-	sweepAt int                  // the number of conns at which admit removes closed ones
+	conns   map[net.Conn]admitted
+	sweepAt int // the number of conns at which admit removes closed ones
 }
 
 // serials are the serial numbers of a certificate and of its issuing CA, which is "" for none.
@@ -53,11 +55,17 @@ func serialsOf(chain []*x509.Certificate) (of serials) {
 	return of
 }
 
+// admitted is by what a client was admitted.
+type admitted struct {
+	of   serials
+	root *x509.Certificate // of its certificate
+}
+
 // sweepMin is the least sweepAt.
 const sweepMin = 64
 
 func newGuard() *guard {
-	return &guard{serving: make(chan struct{}), conns: map[net.Conn]serials{}, sweepAt: sweepMin}
+	return &guard{serving: make(chan struct{}), conns: map[net.Conn]admitted{}, sweepAt: sweepMin}
 }
 
 // errNoCRL refuses every client with a certificate: without a fresh list a revoked
@@ -115,14 +123,18 @@ func (g *guard) listNumber() string {
 }
 
 // admit returns an error when a client must be refused whose chain TLS has
-// verified. Otherwise it records the connection, so that replace can close it.
+// verified, up to the root. Otherwise it records the connection, so that replace and keepRoots can close it.
 func (g *guard) admit(conn net.Conn, chain []*x509.Certificate) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if err := g.checkList(); err != nil {
 		return err
 	}
-	of := serialsOf(chain)
+	root := len(chain) - 1
+	of := serialsOf(chain[:root])
+	if g.roots != nil && !hasCert(g.roots, chain[root]) { // it was withdrawn during the handshake
+		return fmt.Errorf("the root of the certificate of %q is not trusted any more", chain[0].Subject.CommonName)
+	}
 	if g.has(of) {
 		return fmt.Errorf("the certificate of %q, or its issuing CA, is revoked", chain[0].Subject.CommonName)
 	}
@@ -134,16 +146,18 @@ func (g *guard) admit(conn net.Conn, chain []*x509.Certificate) error {
 		}
 		g.sweepAt = max(sweepMin, 2*len(g.conns))
 	}
-	g.conns[conn] = of
+	g.conns[conn] = admitted{of, chain[root]}
 	return nil
 }
 
-// checkIssuers returns an error when the root's list is older than that of the guard, or missing.
-func (g *guard) checkIssuers(list *x509.RevocationList) error {
+// checkIssuers returns an error when the list of a root is older than that of the guard.
+func (g *guard) checkIssuers(lists rootLists) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.issuers != nil && (list == nil || list.Number.Cmp(g.issuers.Number) < 0) {
-		return errors.New("its list of revoked issuing CAs is older than the one that is known")
+	for root, list := range lists {
+		if known := g.issuers[root]; known != nil && list.Number.Cmp(known.Number) < 0 {
+			return errors.New("its list of revoked issuing CAs is older than the one that is known")
+		}
 	}
 	return nil
 }
@@ -156,21 +170,32 @@ func (g *guard) isOlderThan(list *x509.RevocationList) bool {
 }
 
 // replace replaces the lists, closes the connections whose certificate, or its issuing
-// CA, is on a new list, and returns their number. issuers is nil when the root has no list.
-func (g *guard) replace(list, issuers *x509.RevocationList) (closedConns int) {
+// CA, is on a new list, and returns their number.
+func (g *guard) replace(list *x509.RevocationList, issuers rootLists) (closedConns int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.list, g.issuers, g.revoked = list, issuers, make(map[string]bool, len(list.RevokedCertificateEntries))
-	for _, l := range []*x509.RevocationList{list, issuers} {
-		if l == nil {
-			continue
-		}
+	for _, l := range append(slices.Collect(maps.Values(issuers)), list) {
 		for _, e := range l.RevokedCertificateEntries {
 			g.revoked[e.SerialNumber.String()] = true
 		}
 	}
-	for conn, of := range g.conns {
-		if !g.has(of) {
+	return g.closeConns(func(a admitted) bool { return g.has(a.of) })
+}
+
+// keepRoots refuses and closes connections whose certificate is below no root of these. It returns the number of those
+// that it closed.
+func (g *guard) keepRoots(roots []*x509.Certificate) (closedConns int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.roots = roots
+	return g.closeConns(func(a admitted) bool { return !hasCert(roots, a.root) })
+}
+
+// closeConns closes the connections that choose selects, and returns their number. The caller holds the lock.
+func (g *guard) closeConns(choose func(admitted) bool) (closedConns int) {
+	for conn, a := range g.conns {
+		if !choose(a) {
 			continue
 		}
 		delete(g.conns, conn)
@@ -205,9 +230,9 @@ const (
 )
 
 // ServerTLS returns the configuration of a server with this identity. It verifies
-// certificates of clients against the root of the region's CA and its revocation lists,
+// certificates of clients against the roots that the region trusts and its revocation lists,
 // and refuses a client whose issuing CA may not sign its name. [PeerName] returns a
-// client's identity. New connections use a renewed certificate.
+// client's identity. New connections use a renewed certificate, and the present roots.
 //
 // [Identity.Run] keeps the list fresh, and on disk for the next start. Without a
 // list, or with an expired one, the server refuses every client with a certificate.
@@ -221,7 +246,7 @@ func (id *Identity) ServerTLS(rule ClientCertificate) *tls.Config {
 	base := &tls.Config{
 		MinVersion: tls.VersionTLS13,
 		ClientAuth: auth,
-		ClientCAs:  id.roots,
+		ClientCAs:  id.trust.Load().pool,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 			return id.current.Load(), nil
 		},
@@ -231,6 +256,7 @@ func (id *Identity) ServerTLS(rule ClientCertificate) *tls.Config {
 	outer := base.Clone()
 	outer.GetConfigForClient = func(hello *tls.ClientHelloInfo) (*tls.Config, error) {
 		c := base.Clone()
+		c.ClientCAs = id.trust.Load().pool
 		// net/http adds its protocols to its own copy of outer, not to base. Our servers
 		// speak all protocols that our clients offer.
 		c.NextProtos = hello.SupportedProtos
@@ -241,7 +267,7 @@ func (id *Identity) ServerTLS(rule ClientCertificate) *tls.Config {
 			if _, err := PeerName(&cs); err != nil {
 				return err
 			}
-			return id.guard.admit(hello.Conn, cs.VerifiedChains[0][:len(cs.VerifiedChains[0])-1])
+			return id.guard.admit(hello.Conn, cs.VerifiedChains[0])
 		}
 		return c, nil
 	}
@@ -255,8 +281,7 @@ func (id *Identity) followCRL(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots,
-		ServerName: pkiServer}, DialContext: id.o.dial}
+	transport := &http.Transport{TLSClientConfig: id.signingServiceTLS(), DialContext: id.o.dial}
 	defer transport.CloseIdleConnections()
 	client := &http.Client{Transport: transport, Timeout: crlWait + signTimeout}
 	for attempt := 0; ; {
@@ -266,6 +291,9 @@ func (id *Identity) followCRL(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
+			if errors.Is(err, errBadList) { // it may be of roots that are trusted since, or no more
+				id.wakeConfirm()
+			}
 			// The pause is short: until the next list, revocations are not noticed.
 			wait = min(backoff(attempt), 2*time.Second)
 			attempt++
@@ -309,19 +337,23 @@ func (id *Identity) fetchCRL(ctx context.Context, client *http.Client) (accepted
 	return id.acceptCRL(ctx, data)
 }
 
+// errBadList means that revocation lists are no lists of the region, or older than those that are known.
+var errBadList = errors.New("reading the revocation list")
+
 // acceptCRL writes lists to disk and uses them, if they are newer than the present ones and
 // signed by the CA. It reports whether it did.
 func (id *Identity) acceptCRL(ctx context.Context, data []byte) (accepted bool, err error) {
-	var list, issuers *x509.RevocationList
+	var list *x509.RevocationList
+	var issuers rootLists
 	lists, err := parseCRL(data)
 	if err == nil {
-		list, issuers, err = lists.verify(id.ca, time.Now())
+		list, issuers, err = lists.verify(id.trust.Load().roots, time.Now())
 	}
 	if err == nil {
 		err = id.guard.checkIssuers(issuers)
 	}
 	if err != nil {
-		return false, fmt.Errorf("reading the revocation list: %w", err)
+		return false, fmt.Errorf("%w: %w", errBadList, err)
 	}
 	if !id.guard.isOlderThan(list) {
 		return false, nil

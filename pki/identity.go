@@ -51,8 +51,8 @@ type IdentityOptions struct {
 	Name Name
 	// URL is the signing service's, https://host:port. Required.
 	URL string
-	// CAFile holds the certificate of the root of the region's CA, which verifies the signing
-	// service and all peers. Required.
+	// CAFile holds the certificates of the roots of the region's CA, one or several, which verify the
+	// signing service and all peers until the signing service hands out others. Required.
 	CAFile string
 	// Token, or the content of TokenFile, is the join token. It is redeemed when the
 	// certificate is missing, of another CA, revoked, or expired too long ago to be
@@ -69,12 +69,13 @@ type IdentityOptions struct {
 // It is safe for concurrent use.
 type Identity struct {
 	o       IdentityOptions
-	roots   *x509.CertPool
-	ca      *x509.Certificate
+	anchors []*x509.Certificate // the roots in CAFile
+	trust   atomic.Pointer[trust]
 	current atomic.Pointer[tls.Certificate]
 	chain   atomic.Pointer[[]*x509.Certificate] // that of current
 	guard   *guard                              // for clients of a server with this identity
-	renewed chan struct{}                       // wakes keepConfirmed
+	learn   sync.Mutex                          // held while the trust is changed
+	wake    chan struct{}                       // wakes keepConfirmed
 	renewal sync.Mutex                          // held while renewalFile is used
 	refused atomic.Pointer[x509.Certificate]    // the last one that the CA refused for good; nil for none
 }
@@ -102,14 +103,17 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	if err := o.Name.Validate(); err != nil {
 		return nil, err
 	}
-	id := &Identity{o: o, guard: newGuard(), renewed: make(chan struct{}, 1)}
-	if err := id.loadRoots(ctx); err != nil {
+	id := &Identity{o: o, guard: newGuard(), wake: make(chan struct{}, 1)}
+	if err := id.loadAnchors(ctx); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
 		return nil, err
 	}
 	if err := atomicfile.SweepTemp(o.Dir); err != nil {
+		return nil, err
+	}
+	if err := id.loadTrust(); err != nil {
 		return nil, err
 	}
 	if err := id.loadCRL(); err != nil {
@@ -160,30 +164,6 @@ func openIdentity(ctx context.Context, o IdentityOptions) (*Identity, error) {
 	}
 }
 
-// loadRoots reads the CA's certificate. It waits for the file, which another starting
-// process may be about to write.
-func (id *Identity) loadRoots(ctx context.Context) error {
-	for attempt := 0; ; attempt++ {
-		data, err := os.ReadFile(id.o.CAFile)
-		if err == nil {
-			if id.ca, err = parseCertificate(data); err != nil {
-				return fmt.Errorf("CA file %s %w; write the region's there", id.o.CAFile, err)
-			}
-			// A process that trusts an issuing CA as if it were the root would accept every name from it.
-			if isIssuerOf(id.ca, Agents) || isIssuerOf(id.ca, Services) {
-				return fmt.Errorf("CA file %s holds an issuing CA; write the root's certificate there (ca.crt beside the CA)",
-					id.o.CAFile)
-			}
-			id.roots = x509.NewCertPool()
-			id.roots.AddCert(id.ca)
-			return nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) || !pause.For(ctx, backoff(attempt)) {
-			return fmt.Errorf("reading the CA's certificate: %w", err)
-		}
-	}
-}
-
 // load reads a key and its certificate, with those that follow it, from a file. When the file is missing it creates
 // it with a new key.
 func (id *Identity) load(file string) (*ecdsa.PrivateKey, []*x509.Certificate, error) {
@@ -222,7 +202,7 @@ func (id *Identity) check(chain []*x509.Certificate, at time.Time) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, _, err := verifyClient(chain, id.roots, at)
+	_, _, err := verifyClient(chain, id.trust.Load().pool, at)
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName,
 			err)
@@ -340,20 +320,6 @@ func (id *Identity) Name() Name { return id.o.Name }
 
 // Certificate returns the present certificate.
 func (id *Identity) Certificate() *x509.Certificate { return id.current.Load().Leaf }
-
-// ClientTLS returns the configuration of a client with this identity. The server must
-// prove the given service's name. With an empty name it must prove the dialled host;
-// every service's certificate proves a loopback address.
-func (id *Identity) ClientTLS(serverName string) *tls.Config {
-	return &tls.Config{
-		MinVersion: tls.VersionTLS13,
-		RootCAs:    id.roots,
-		ServerName: serverName,
-		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return id.current.Load(), nil
-		},
-	}
-}
 
 // newTLSCertificate returns a key with its certificate and those that are sent along.
 func newTLSCertificate(chain []*x509.Certificate, key *ecdsa.PrivateKey) *tls.Certificate {

@@ -202,7 +202,8 @@ func TestACAIsPinnedByItsFingerprint(t *testing.T) {
 	ca, other := openCA(t), openCA(t)
 	url := serveCA(t, ca)
 	file := filepath.Join(t.TempDir(), "new", "ca.pem")
-	for _, wrong := range []string{"", "sha256:", strings.ToUpper(Fingerprint(ca.cert)), Fingerprint(other.cert)} {
+	for _, wrong := range []string{"", "sha256:", strings.ToUpper(Fingerprint(ca.Certificate())),
+		Fingerprint(other.Certificate()), Fingerprint(ca.Certificate()) + ","} {
 		if err := PinCA(t.Context(), url, wrong, file); err == nil {
 			t.Errorf("%q is believed", wrong)
 		}
@@ -211,18 +212,18 @@ func TestACAIsPinnedByItsFingerprint(t *testing.T) {
 		t.Fatal("a CA that was not believed is on disk")
 	}
 	for range 2 { // fetched, and then as it is
-		if err := PinCA(t.Context(), url, Fingerprint(ca.cert), file); err != nil {
+		if err := PinCA(t.Context(), url, Fingerprint(ca.Certificate()), file); err != nil {
 			t.Fatal(err)
 		}
 	}
 	if have, err := os.ReadFile(file); err != nil || !bytes.Equal(have, ca.CertPEM()) {
 		t.Errorf("%q %v", have, err)
 	}
-	if err := PinCA(t.Context(), url, Fingerprint(other.cert), file); err == nil || !strings.Contains(err.Error(),
+	if err := PinCA(t.Context(), url, Fingerprint(other.Certificate()), file); err == nil || !strings.Contains(err.Error(),
 		file) {
 		t.Errorf("a file of another CA: %v", err)
 	}
-	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.cert), file+"2"); err == nil ||
+	if err := PinCA(t.Context(), "http://localhost", Fingerprint(ca.Certificate()), file+"2"); err == nil ||
 		!strings.Contains(err.Error(), "not https") {
 		t.Errorf("plain HTTP: %v", err)
 	}

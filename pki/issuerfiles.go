@@ -63,6 +63,12 @@ func (s issuerSet) damagedOf(role Role) *damagedIssuer {
 	return &s.damaged[i]
 }
 
+// below returns the set without those issuing CAs that another root has certified.
+func (s issuerSet) below(root *x509.Certificate) issuerSet {
+	isOther := func(i issuer) bool { return !i.root.Equal(root) }
+	return issuerSet{intact: slices.DeleteFunc(slices.Clone(s.intact), isOther), damaged: s.damaged}
+}
+
 // countOf returns the number of intact issuing CAs of a role.
 func (s issuerSet) countOf(role Role) (n int) {
 	for _, i := range s.intact {
@@ -74,7 +80,7 @@ func (s issuerSet) countOf(role Role) (n int) {
 }
 
 // readIssuers reads the files of all issuing CAs, and leaves out the revoked ones. It fails when there are files, but
-// no revocation list of the root: without the list a revoked issuing CA would sign again. A damaged file is no error,
+// no revocation list of a root: without the list a revoked issuing CA would sign again. A damaged file is no error,
 // because the other issuing CAs do not need it.
 func (ca *CA) readIssuers() (issuerSet, error) {
 	var have issuerSet
@@ -83,7 +89,8 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 	if err != nil {
 		return have, err
 	}
-	revoked, err := readRootList(ca.dir, ca.cert)
+	roots := ca.roots().all()
+	revoked, err := readRootLists(ca.dir, roots)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return have, err
 	}
@@ -95,12 +102,12 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 			continue
 		}
 		path := filepath.Join(dir, e.Name())
-		read, err := ca.readIssuer(path, Role(role))
+		read, err := readIssuer(path, Role(role), roots)
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		case err != nil:
 			have.damaged = append(have.damaged, damagedIssuer{Role(role), path, err})
-		case !isListed(revoked, read.cert):
+		case !revoked.has(read.root, read.cert):
 			have.intact = append(have.intact, read)
 		}
 	}
@@ -125,8 +132,8 @@ func (ca *CA) issuersChanged() (time.Time, error) {
 	return dir.ModTime(), nil // each change adds, renames or removes a file of the directory
 }
 
-// readIssuer reads the file of an issuing CA, and verifies that the root has certified it for the role.
-func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
+// readIssuer reads the file of an issuing CA, and verifies that one of the roots has certified it for the role.
+func readIssuer(path string, role Role, roots []*x509.Certificate) (issuer, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {
 		return issuer{}, err
@@ -144,7 +151,12 @@ func (ca *CA) readIssuer(path string, role Role) (issuer, error) {
 	case !isIssuerOf(chain[0], role):
 		return issuer{}, fmt.Errorf("it holds a certificate that is not that of an issuing CA of %s", role)
 	}
-	return issuer{role, chain[0], key}, chain[0].CheckSignatureFrom(ca.cert)
+	for _, root := range roots {
+		if err = chain[0].CheckSignatureFrom(root); err == nil {
+			return issuer{role, root, chain[0], key}, nil
+		}
+	}
+	return issuer{}, err
 }
 
 // issuerFile returns the path of the file of an issuing CA.

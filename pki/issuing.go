@@ -49,7 +49,8 @@ func roleOf(name Name) Role {
 // An issuer is a CA that signs certificates of processes: an issuing CA, or the root of a region that has no issuing
 // CAs.
 type issuer struct {
-	role Role // "" for the root
+	role Role              // "" for the root
+	root *x509.Certificate // that has certified it; its own certificate for the root
 	cert *x509.Certificate
 	key  *ecdsa.PrivateKey // nil for an issuing CA whose key removeReplaced has removed
 }
@@ -69,28 +70,24 @@ func (i issuer) hasBegun(now time.Time) bool { return !now.Before(i.cert.NotBefo
 // isDue reports whether it is time to make the next issuing CA of this one's role.
 func (i issuer) isDue(now time.Time) bool { return !now.Before(renewAt(i.cert)) }
 
-// hasIssuers reports whether issuing CAs sign the certificates of this region. The root of a region that an earlier
-// Atoll made permits no issuing CAs, and signs the certificates itself.
-func (ca *CA) hasIssuers() bool { return permitsIssuers(ca.cert) }
-
-// permitsIssuers reports whether a root's certificate permits CAs below it.
+// permitsIssuers reports whether a root's certificate permits CAs below it. The root of a region that an earlier Atoll
+// made permits none, and signs the certificates itself until [CA.CompleteRoot].
 func permitsIssuers(root *x509.Certificate) bool { return root.MaxPathLen > 0 }
 
 // issuerOf returns the CA that signs certificates of a role now: an issuing CA, or the root in a region that has no
 // issuing CAs. It fails with [ErrNoIssuer] when there is none, and then says what an operator can do.
 func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
-	if !ca.hasIssuers() {
-		key, err := ca.rootKey()
-		return issuer{cert: ca.cert, key: key}, err
-	}
 	have, err := ca.readIssuers()
 	if err != nil {
 		return issuer{}, err
 	}
+	root := ca.roots().present
 	signer, damaged := have.signer(role, now), have.damagedOf(role)
 	switch {
 	case signer != nil && !now.After(signer.cert.NotAfter):
 		return *signer, nil
+	case !permitsIssuers(root):
+		return ca.rootIssuer(root)
 	case damaged != nil:
 		return issuer{}, fmt.Errorf("%w for %s: file %s is damaged: %w; restore it from a backup, or run `atoll ca issue`",
 			ErrNoIssuer, role, damaged.path, damaged.err)
@@ -104,9 +101,44 @@ func (ca *CA) issuerOf(role Role, now time.Time) (issuer, error) {
 	return issuer{}, fmt.Errorf("%w for %s: make one with `atoll ca issue`", ErrNoIssuer, role)
 }
 
+// rootIssuer returns a root as the CA that signs certificates of processes.
+func (ca *CA) rootIssuer(root *x509.Certificate) (issuer, error) {
+	key, err := ca.rootKey(root, nil)
+	return issuer{root: root, cert: root, key: key}, err
+}
+
+// ownIssuer returns the CA that signs the certificate of the signing service itself. While the next root takes over, it
+// is below the present root as long as that is possible, because a process that joins or was away may know only that
+// one.
+func (ca *CA) ownIssuer(now time.Time) (issuer, error) {
+	roots := ca.roots()
+	if roots.next != nil {
+		have, err := ca.readIssuers()
+		if err != nil {
+			return issuer{}, err
+		}
+		if !permitsIssuers(roots.present) {
+			return ca.rootIssuer(roots.present)
+		}
+		if i := have.below(roots.present).signer(Services, now); i != nil && !now.After(i.cert.NotAfter) {
+			return *i, nil
+		}
+	}
+	return ca.issuerOf(Services, now)
+}
+
+// issuingRoot returns the root that certifies new issuing CAs: the next one as soon as it has certified one.
+func (ca *CA) issuingRoot(have issuerSet) *x509.Certificate {
+	roots := ca.roots()
+	if roots.next != nil && len(have.below(roots.next).intact) > 0 {
+		return roots.next
+	}
+	return roots.present
+}
+
 // makeIssuer makes an issuing CA with a new key and writes both to a new file. current is the issuing CA that signs for
 // the role until now, or nil. The caller holds the lock.
-func (ca *CA) makeIssuer(role Role, rootKey *ecdsa.PrivateKey, current *issuer, now time.Time) error {
+func (ca *CA) makeIssuer(role Role, root rootPair, current *issuer, now time.Time) error {
 	key, err := newKey()
 	if err != nil {
 		return err
@@ -132,15 +164,15 @@ func (ca *CA) makeIssuer(role Role, rootKey *ecdsa.PrivateKey, current *issuer, 
 	if role == Services {
 		tmpl.ExtKeyUsage = append(tmpl.ExtKeyUsage, x509.ExtKeyUsageServerAuth)
 	}
-	if tmpl.NotAfter.After(ca.cert.NotAfter) {
-		tmpl.NotAfter = ca.cert.NotAfter
+	if tmpl.NotAfter.After(root.cert.NotAfter) {
+		tmpl.NotAfter = root.cert.NotAfter
 	}
 	// Of the issuing CAs that have begun, the one that began last signs. So the new one must begin after current, by at
 	// least a second, since certificates have whole seconds. current has begun, so this is at most a second from now.
 	if current != nil && tmpl.NotBefore.Before(current.cert.NotBefore.Add(time.Second)) {
 		tmpl.NotBefore = current.cert.NotBefore.Add(time.Second)
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, ca.cert, &key.PublicKey, rootKey)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, root.cert, &key.PublicKey, root.key)
 	if err != nil {
 		return err
 	}
@@ -157,28 +189,29 @@ func (ca *CA) makeIssuer(role Role, rootKey *ecdsa.PrivateKey, current *issuer, 
 // For a role it makes no issuing CA, and returns no error, when the root's key is not here, and when the only issuing
 // CA that could sign has a damaged file, because an operator may restore that file. [CA.Status] warns in both cases.
 func (ca *CA) renewIssuers(now time.Time) error {
-	if !ca.hasIssuers() {
-		return nil
-	}
 	have, err := ca.readIssuers()
 	if err != nil {
 		return err
+	}
+	root := ca.issuingRoot(have)
+	if !permitsIssuers(root) {
+		return nil
 	}
 	for _, role := range Roles {
 		signer := have.signer(role, now)
 		if signer != nil && !signer.isDue(now) || signer == nil && have.damagedOf(role) != nil {
 			continue
 		}
-		key, err := ca.rootKey()
+		key, err := ca.rootKey(root, nil)
 		if errors.Is(err, ErrRootOffline) {
 			continue
 		}
 		// The root's revocation list is written before the first issuing CA: later, no list means that it was lost.
 		if err == nil {
-			err = ca.writeRootList(key, nil, now)
+			err = ca.writeRootList(root, key, nil, now)
 		}
 		if err == nil {
-			err = ca.makeIssuer(role, key, signer, now)
+			err = ca.makeIssuer(role, rootPair{key, root}, signer, now)
 		}
 		if err != nil {
 			return fmt.Errorf("making the issuing CA of %s: %w", role, err)
@@ -200,9 +233,11 @@ func (ca *CA) removeReplaced(all []issuer, now time.Time) error {
 	// that one can be renewed, and then while a server may use the last revocation list that has it.
 	keyNeeded := max(ca.validity(), DefaultValidity) + RenewalGrace + crlValidity + 2*skew
 	for i, old := range all {
-		next := slices.IndexFunc(all[i+1:], func(other issuer) bool { return other.role == old.role })
+		next := slices.IndexFunc(all[i+1:], func(other issuer) bool {
+			return other.role == old.role && other.root.Equal(old.root)
+		})
 		if next < 0 {
-			continue // it is the last one of its role
+			continue // it is the last one of its role below its root
 		}
 		if replaced := all[i+1+next].cert.NotBefore; now.Before(replaced.Add(keyNeeded)) {
 			continue

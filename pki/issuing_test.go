@@ -164,7 +164,7 @@ func TestI7AStolenAgentsKeyRenewsNoService(t *testing.T) {
 		if name != "system:platform" {
 			continue
 		}
-		thief.roots = ca.Pool()
+		thief.trust.Store(newTrust(ca.roots().all(), nil))
 		if status, _ := getAudit(t, url, thief, "0"); status != http.StatusForbidden {
 			t.Errorf("%s reads the audit: %d", name, status)
 		}
@@ -193,7 +193,7 @@ func TestI7OnlyTheServicesCASignsTheList(t *testing.T) {
 	for name, data := range map[string][]byte{
 		"the agents' list":                append(list(stolen(t, ca, Agents)), root...),
 		"the agents', and the services'":  append(append(list(stolen(t, ca, Agents)), services...), root...),
-		"the root's list":                 append(root, encodeCert(ca.cert.Raw)...),
+		"the root's list":                 append(root, encodeCert(ca.Certificate().Raw)...),
 		"a list without the root's":       services,
 		"a list without its certificates": services[:strings.Index(string(services), "-----BEGIN CERT")],
 	} {

@@ -73,7 +73,7 @@ func getAudit(t *testing.T, url string, id *Identity, after string) (int, audit.
 func TestI7ASupersededCertificateRevokesItsLine(t *testing.T) {
 	for name, use := range map[string]func(t *testing.T, honest, thief *Identity) error{
 		"the holder renews and confirms, the thief renews": func(t *testing.T, honest, thief *Identity) error {
-			if err := errors.Join(honest.Renew(t.Context()), honest.confirm(t.Context())); err != nil {
+			if err := errors.Join(honest.Renew(t.Context()), confirm(t, honest)); err != nil {
 				t.Fatal(err)
 			}
 			return thief.Renew(t.Context())
@@ -85,14 +85,14 @@ func TestI7ASupersededCertificateRevokesItsLine(t *testing.T) {
 			return thief.Renew(t.Context())
 		},
 		"the thief renews and confirms, the holder renews": func(t *testing.T, honest, thief *Identity) error {
-			if err := errors.Join(thief.Renew(t.Context()), thief.confirm(t.Context())); err != nil {
+			if err := errors.Join(thief.Renew(t.Context()), confirm(t, thief)); err != nil {
 				t.Fatal(err)
 			}
 			return honest.Renew(t.Context())
 		},
 		"both renew, the holder confirms, the thief confirms": func(t *testing.T, honest, thief *Identity) error {
 			if err := errors.Join(thief.Renew(t.Context()), honest.Renew(t.Context()),
-				honest.confirm(t.Context())); err != nil {
+				confirm(t, honest)); err != nil {
 				t.Fatal(err)
 			}
 			return thief.Renew(t.Context()) // it was requested beside the holder's, and revoked unused
@@ -171,7 +171,7 @@ func TestI12ALostRenewalIsNoAlarm(t *testing.T) {
 		if err := id.Renew(t.Context()); err != nil {
 			t.Fatalf("after a lost answer: %v", err)
 		}
-		if err := id.confirm(t.Context()); err != nil {
+		if err := confirm(t, id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -181,7 +181,7 @@ func TestI12ALostRenewalIsNoAlarm(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := errors.Join(id.Renew(t.Context()), id.confirm(t.Context())); err != nil {
+	if err := errors.Join(id.Renew(t.Context()), confirm(t, id)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := before.requestCertificate(t.Context(), key, ""); err != nil {
@@ -209,7 +209,7 @@ func TestI12ALostRenewalIsNoAlarm(t *testing.T) {
 // that; as the holder uses it nevertheless, the CA knows of two, and the thief does not keep the line.
 func TestI7AThiefWhoConfirmsFirstDoesNotKeepTheLine(t *testing.T) {
 	for name, use := range map[string]func(id *Identity) error{
-		"confirms": func(id *Identity) error { return id.confirm(t.Context()) },
+		"confirms": func(id *Identity) error { return confirm(t, id) },
 		"renews":   func(id *Identity) error { return id.Renew(t.Context()) },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -220,7 +220,7 @@ func TestI7AThiefWhoConfirmsFirstDoesNotKeepTheLine(t *testing.T) {
 			honest := open(t, o)
 			thief := steal(t, o)
 			if err := errors.Join(honest.Renew(t.Context()), thief.Renew(t.Context()),
-				thief.confirm(t.Context())); err != nil {
+				confirm(t, thief)); err != nil {
 				t.Fatal(err)
 			}
 			_ = use(honest) // confirm logs that it was refused
@@ -245,7 +245,7 @@ func TestASupersededIdentityIsNotEnrolled(t *testing.T) {
 	o := options(t, ca, url, "system:clm")
 	id := open(t, o)
 	old := steal(t, o)
-	if err := errors.Join(id.Renew(t.Context()), id.confirm(t.Context())); err != nil {
+	if err := errors.Join(id.Renew(t.Context()), confirm(t, id)); err != nil {
 		t.Fatal(err)
 	}
 	if Enrolled(ca.dir, old.o.Dir, o.Name) || !Enrolled(ca.dir, o.Dir, o.Name) {
@@ -303,7 +303,7 @@ func TestACommandsCertificateIsForgotten(t *testing.T) {
 		l, stop := bubbleCA(t, ca)
 		defer stop()
 		first.o = IdentityOptions{Name: "system:operator", URL: "https://localhost:1", dial: l.dial}
-		first.ca, first.roots = ca.cert, ca.Pool()
+		first.trust.Store(newTrust(ca.roots().all(), nil))
 		_, err = first.requestCertificate(t.Context(), key, "")
 		if err == nil || !strings.Contains(err.Error(), "key-used") {
 			t.Errorf("it renews when it is forgotten: %v", err)

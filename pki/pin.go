@@ -3,6 +3,7 @@ package pki
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"atoll.dev/internal/atomicfile"
@@ -19,14 +21,18 @@ import (
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// PinCA makes sure that file holds the CA certificate with the [Fingerprint] want,
-// which the caller must have from a trusted source. When file does not exist, PinCA
-// fetches the certificate from the signing service at url over an unverified
-// connection, and accepts it only if its fingerprint is want. It retries until ctx is
-// done while the service does not answer.
+// PinCA makes sure that file holds certificates of roots with a [Fingerprint] in want,
+// and no other. want has one, or several separated by commas, as [CA.Pin] returns them; the
+// caller must have it from a trusted source. When file does not exist, PinCA fetches the
+// certificates from the signing service at url over an unverified connection, and takes
+// those whose fingerprint is in want. It retries until ctx is done while the service does
+// not answer.
 func PinCA(ctx context.Context, url, want, file string) error {
-	if !fingerprint.MatchString(want) {
-		return fmt.Errorf(`CA fingerprint %q is not "sha256:" and 64 hex digits`, want)
+	wanted := strings.Split(want, ",")
+	for _, one := range wanted {
+		if !fingerprint.MatchString(one) {
+			return fmt.Errorf(`CA fingerprint %q is not "sha256:" and 64 hex digits`, one)
+		}
 	}
 	data, err := os.ReadFile(file)
 	missing := errors.Is(err, fs.ErrNotExist)
@@ -42,13 +48,17 @@ func PinCA(ctx context.Context, url, want, file string) error {
 	if missing {
 		from = url
 	}
-	ca, err := parseCertificate(data)
+	certs, err := parseCertificates(data)
 	if err != nil {
 		return fmt.Errorf("the CA's certificate, from %s, %w", from, err)
 	}
-	if got := Fingerprint(ca); got != want {
-		return fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", from, got,
-			want)
+	pinned := slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
+		return !slices.Contains(wanted, Fingerprint(c))
+	})
+	// The signing service may have more roots than were named. A file with more would be trusted whole.
+	if len(pinned) == 0 || !missing && len(pinned) < len(certs) {
+		return fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", from,
+			strings.Join(newTrust(certs, nil).fingerprints(), ","), want)
 	}
 	if !missing {
 		return nil
@@ -56,7 +66,7 @@ func PinCA(ctx context.Context, url, want, file string) error {
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(file, encodeCert(ca.Raw), 0o644)
+	return atomicfile.Write(file, encodeChain(pinned), 0o644)
 }
 
 // awaitCA fetches the CA's certificate, and retries until the service answers.

@@ -196,41 +196,46 @@ func (ca *CA) Allow(name Name, c Command) (changed bool, err error) {
 // at most [RenewalGrace] ago. Otherwise it returns an error. sent is what the client has
 // sent: its certificate, then its issuing CA.
 func (ca *CA) renewableName(sent []*x509.Certificate) (Name, error) {
-	return readRenewableName(ca.dir, ca.cert, sent)
+	name, _, err := ca.renewable(sent)
+	return name, err
 }
 
-// readRenewableName is renewableName for the root's certificate and the records in dir.
-func readRenewableName(dir string, root *x509.Certificate, sent []*x509.Certificate) (Name, error) {
+// renewable is renewableName that also returns the root of the certificate.
+func (ca *CA) renewable(sent []*x509.Certificate) (Name, *x509.Certificate, error) {
+	return readRenewableName(ca.dir, ca.roots().all(), sent)
+}
+
+// readRenewableName is renewableName for the roots and the records in dir. It also returns the root of the certificate.
+func readRenewableName(dir string, roots, sent []*x509.Certificate) (Name, *x509.Certificate, error) {
 	if len(sent) == 0 {
-		return "", ErrNoPeer
+		return "", nil, ErrNoPeer
 	}
 	cert := sent[0]
 	at := time.Now()
 	if late := at.Sub(cert.NotAfter); late > RenewalGrace {
-		return "", fmt.Errorf("%w: at %s", ErrTooOld, cert.NotAfter.UTC().Format(time.RFC3339))
+		return "", nil, fmt.Errorf("%w: at %s", ErrTooOld, cert.NotAfter.UTC().Format(time.RFC3339))
 	} else if late > 0 {
 		at = cert.NotAfter
 	}
-	roots := x509.NewCertPool()
-	roots.AddCert(root)
-	name, chain, err := verifyClient(sent, roots, at)
+	name, chain, err := verifyClient(sent, poolOf(roots), at)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	issuers, err := readRootList(dir, root)
+	issuers, err := readRootLists(dir, roots)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
+	root := chain[len(chain)-1]
 	for _, c := range chain[1:] {
-		if isListed(issuers, c) {
-			return name, fmt.Errorf("the issuing CA of this certificate of %s was %w", name, ErrRevoked)
+		if issuers.has(root, c) {
+			return name, root, fmt.Errorf("the issuing CA of this certificate of %s was %w", name, ErrRevoked)
 		}
 	}
 	revoked, err := readRecord[revokedRecord](dir, revokedDir, name)
 	if err != nil {
-		return "", err
+		return "", nil, err
 	}
-	return name, revoked.check(name, cert)
+	return name, root, revoked.check(name, cert)
 }
 
 // lock waits until no other goroutine or process changes the CA's directory, and keeps
@@ -249,7 +254,7 @@ func (ca *CA) lock() (unlock func(), err error) {
 }
 
 // readRecord reads the record of a name; a missing one is empty.
-func readRecord[R issuedRecord | revokedRecord | lineRecord](dir, kind string, name Name) (R, error) {
+func readRecord[R issuedRecord | revokedRecord | lineRecord | trustRecord](dir, kind string, name Name) (R, error) {
 	var rec R
 	path := filepath.Join(dir, kind, string(name)+recordExt)
 	data, err := os.ReadFile(path)
@@ -268,7 +273,7 @@ func readRecord[R issuedRecord | revokedRecord | lineRecord](dir, kind string, n
 }
 
 // writeRecord writes the record of a name.
-func writeRecord[R issuedRecord | revokedRecord | lineRecord](dir, kind string, name Name, rec R) error {
+func writeRecord[R issuedRecord | revokedRecord | lineRecord | trustRecord](dir, kind string, name Name, rec R) error {
 	data, err := json.Marshal(rec)
 	if err != nil {
 		return err
@@ -292,11 +297,11 @@ func Enrolled(caDir, dir string, name Name) bool {
 	if err != nil {
 		return false
 	}
-	ca, err := parseCertificate(data)
+	roots, err := parseCertificates(data)
 	if err != nil {
 		return false
 	}
-	holder, err := readRenewableName(caDir, ca, chain)
+	holder, _, err := readRenewableName(caDir, roots, chain)
 	if err != nil || holder != name {
 		return false
 	}

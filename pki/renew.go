@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ecdsa"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -46,10 +47,7 @@ func (id *Identity) Run(ctx context.Context) error {
 			continue
 		}
 		attempt = 0
-		select {
-		case id.renewed <- struct{}{}:
-		default:
-		}
+		id.wakeConfirm()
 		id.o.Logger.LogAttrs(ctx, slog.LevelInfo, "certificate renewed",
 			slog.String("identity", string(id.o.Name)), slog.Time("expires", id.Certificate().NotAfter))
 	}
@@ -116,45 +114,89 @@ func (id *Identity) isConfirmed() bool {
 	return err != nil || !key.PublicKey.Equal(id.Certificate().PublicKey)
 }
 
-// confirm reports to the CA that the present certificate has arrived. From then on the CA
-// treats a use of the previous certificate as that of a copied key.
-func (id *Identity) confirm(ctx context.Context) error {
+// confirmEvery is the longest interval between two requests of keepConfirmed. So a process learns within this time that
+// it shall trust another root.
+const confirmEvery = 15 * time.Minute
+
+// confirm reports to the CA that the present certificate has arrived, and which roots this process trusts. From then on
+// the CA treats a use of the previous certificate as that of a copied key. It uses the roots in the answer, and reports
+// whether the CA wants the certificate to be renewed now.
+func (id *Identity) confirm(ctx context.Context) (renew bool, err error) {
 	id.renewal.Lock()
 	defer id.renewal.Unlock()
-	status, answer, err := id.call(ctx, "/v1/confirm", nil, "")
-	switch {
-	case err != nil:
-		return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
-	case status == http.StatusNotFound:
-		// A signing service of an earlier version: the next renewal confirms.
-	case status != http.StatusNoContent:
-		err = decodeRefusal(status, answer)
-		id.recordRefusal(id.Certificate(), err)
-		if r, ok := errors.AsType[*refusal](err); !ok || !r.isFinal() {
-			return fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+	for range 2 { // once more when the roots have changed, so that the CA knows
+		trusted := id.trust.Load()
+		body, err := json.Marshal(ConfirmRequest{Roots: trusted.fingerprints()})
+		if err != nil {
+			return false, err
 		}
-		id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the CA does not accept the present certificate",
-			slog.String("identity", string(id.o.Name)), slog.Any("error", err))
+		status, answer, err := id.call(ctx, "/v1/confirm", body, "")
+		switch {
+		case err != nil:
+			return false, fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+		case status == http.StatusOK:
+			var said ConfirmResponse
+			if err := json.Unmarshal(answer, &said); err != nil {
+				return false, fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+			}
+			if err := id.follow(ctx, said.Roots, *id.chain.Load()); err != nil {
+				return false, err
+			}
+			renew = said.Renew
+		case status == http.StatusNotFound:
+			// A signing service of an earlier version: the next renewal confirms.
+		case status != http.StatusNoContent: // which is the answer of an earlier version, too
+			err = decodeRefusal(status, answer)
+			id.recordRefusal(id.Certificate(), err)
+			if r, ok := errors.AsType[*refusal](err); !ok || !r.isFinal() {
+				return false, fmt.Errorf("confirming the certificate at %s: %w", id.o.URL, err)
+			}
+			id.o.Logger.LogAttrs(ctx, slog.LevelWarn, "the CA does not accept the present certificate",
+				slog.String("identity", string(id.o.Name)), slog.Any("error", err))
+		}
+		if !id.isConfirmed() { // the key of a renewal that is under way stays
+			if err := removeFile(id.o.Dir, renewalFile); err != nil {
+				return false, err
+			}
+		}
+		if id.trust.Load() == trusted {
+			break
+		}
 	}
-	return removeFile(id.o.Dir, renewalFile)
+	return renew, nil
 }
 
-// keepConfirmed confirms each renewed certificate, and retries with back-off until the CA
-// answers, until ctx is done.
+// keepConfirmed confirms the present certificate, at the beginning, after each renewal, and each confirmEvery,
+// until ctx is done. It retries with back-off until the CA answers. It renews the certificate when the CA asks for it.
 func (id *Identity) keepConfirmed(ctx context.Context) {
 	for attempt := 0; ; attempt++ {
-		wait := clockCheck
-		if id.isConfirmed() {
-			attempt = 0
-		} else if err := id.confirm(ctx); err != nil {
-			wait = backoff(attempt)
+		renew, err := id.confirm(ctx)
+		if err == nil && renew {
+			if err = id.Renew(ctx); err == nil {
+				id.o.Logger.LogAttrs(ctx, slog.LevelInfo, "certificate renewed below the next root",
+					slog.String("identity", string(id.o.Name)))
+				_, err = id.confirm(ctx)
+			}
+		}
+		wait := backoff(attempt)
+		if err == nil {
+			attempt, wait = -1, confirmEvery/2+rand.N(confirmEvery/2)
+		} else if ctx.Err() == nil {
 			id.o.Logger.LogAttrs(ctx, slog.LevelDebug, "certificate not confirmed, will be tried again",
 				slog.String("identity", string(id.o.Name)), slog.Any("error", err))
 		}
-		pause.ForWake(ctx, id.renewed, wait)
+		pause.ForWake(ctx, id.wake, wait)
 		if ctx.Err() != nil {
 			return
 		}
+	}
+}
+
+// wakeConfirm makes keepConfirmed ask the CA now.
+func (id *Identity) wakeConfirm() {
+	select {
+	case id.wake <- struct{}{}:
+	default:
 	}
 }
 

@@ -17,50 +17,48 @@ import (
 	"atoll.dev/internal/atomicfile"
 )
 
-// rootListFile is the root's own revocation list, in issuingDir: the issuing CAs that are revoked.
+// rootListFile is the revocation list of the root, in issuingDir: the issuing CAs that are revoked.
 const rootListFile = "root-crl.pem"
 
-// rootKey reads the root's key. It fails with [ErrRootOffline] when the key was taken away. The key is read for each
-// use, so a running service forgets it once it is gone.
-func (ca *CA) rootKey() (*ecdsa.PrivateKey, error) {
-	data, err := os.ReadFile(filepath.Join(ca.dir, caFile))
-	if err != nil {
-		return nil, err
+// rootListPath returns the path of a root's list. The list of a root that [CA.PrepareRoot] has made has the root's
+// serial number in its name until [CA.RetireRoot] gives it the name of the list before.
+func rootListPath(dir string, root *x509.Certificate) string {
+	if named := namedListPath(dir, root); isFile(named) {
+		return named
 	}
-	key, _, err := ca.decodeRoot(data)
-	if err == nil && key == nil {
-		err = fmt.Errorf("%w: it was taken away by `atoll ca offline`", ErrRootOffline)
-	}
-	return key, err
+	return filepath.Join(dir, issuingDir, rootListFile)
 }
 
-// decodeRoot parses the content of ca.pem: the root's certificate, and its key unless the key was taken away.
-func (ca *CA) decodeRoot(data []byte) (*ecdsa.PrivateKey, *x509.Certificate, error) {
-	if b, rest := pem.Decode(data); b != nil && b.Type == pemCert && len(rest) == 0 {
-		cert, err := x509.ParseCertificate(b.Bytes)
-		if err == nil && !permitsIssuers(cert) {
-			err = errors.New("holds no private key")
-		}
-		return nil, cert, err
-	}
-	key, chain, err := decodePair(data)
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case len(chain) != 1:
-		return nil, nil, errors.New("holds no certificate, or several")
-	}
-	return key, chain[0], nil
+// namedListPath returns the path of a root's list with the root's serial number.
+func namedListPath(dir string, root *x509.Certificate) string {
+	return filepath.Join(dir, issuingDir, namedListPrefix+shortSerial(root.SerialNumber)+issuingExt)
 }
 
-// writeRootList signs and writes the root's revocation list: what it has, and more issuing CAs. The caller holds the
+const namedListPrefix = "root-crl-"
+
+// isFile reports whether there is something at a path.
+func isFile(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// writeRootList signs and writes a root's revocation list: what it has, and more issuing CAs. The caller holds the
 // lock. The list is valid as long as the root, because the root's key may be far away.
-func (ca *CA) writeRootList(key *ecdsa.PrivateKey, more []issuer, now time.Time) error {
-	last, err := readRootList(ca.dir, ca.cert)
+func (ca *CA) writeRootList(root *x509.Certificate, key *ecdsa.PrivateKey, more []issuer, now time.Time) error {
+	last, err := readRootList(ca.dir, root)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: ca.cert.NotAfter, Number: big.NewInt(
+	data, err := signRootList(rootPair{key, root}, last, more, now)
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(rootListPath(ca.dir, root), data, 0o600)
+}
+
+// signRootList signs a root's revocation list: what the last one has, which may be nil, and more issuing CAs.
+func signRootList(root rootPair, last *x509.RevocationList, more []issuer, now time.Time) ([]byte, error) {
+	tmpl := &x509.RevocationList{ThisUpdate: now.Add(-skew), NextUpdate: root.cert.NotAfter, Number: big.NewInt(
 		now.UnixMilli())}
 	if last != nil {
 		tmpl.RevokedCertificateEntries = last.RevokedCertificateEntries
@@ -72,12 +70,37 @@ func (ca *CA) writeRootList(key *ecdsa.PrivateKey, more []issuer, now time.Time)
 		tmpl.RevokedCertificateEntries = append(tmpl.RevokedCertificateEntries, x509.RevocationListEntry{
 			SerialNumber: i.cert.SerialNumber, RevocationTime: now})
 	}
-	der, err := x509.CreateRevocationList(rand.Reader, tmpl, ca.cert, key)
+	der, err := x509.CreateRevocationList(rand.Reader, tmpl, root.cert, root.key)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return atomicfile.Write(filepath.Join(ca.dir, issuingDir, rootListFile),
-		pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der}), 0o600)
+	return pem.EncodeToMemory(&pem.Block{Type: pemCRL, Bytes: der}), nil
+}
+
+// rootLists are revocation lists of roots, by the fingerprint of the root. Roots that permit no issuing CAs have none.
+type rootLists map[string]*x509.RevocationList
+
+// has reports whether the list of a root has an issuing CA below it.
+func (l rootLists) has(root, issuing *x509.Certificate) bool {
+	return isListed(l[Fingerprint(root)], issuing)
+}
+
+// readRootLists reads the lists of roots in the directory of a CA. A missing one is an error, [fs.ErrNotExist]; the
+// others are returned with it.
+func readRootLists(dir string, roots []*x509.Certificate) (rootLists, error) {
+	lists := rootLists{}
+	var missing error
+	for _, root := range roots {
+		list, err := readRootList(dir, root)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		missing = errors.Join(missing, err)
+		if list != nil {
+			lists[Fingerprint(root)] = list
+		}
+	}
+	return lists, missing
 }
 
 // readRootList reads the root's revocation list in the directory of a CA. The list of a root that
@@ -86,7 +109,7 @@ func readRootList(dir string, root *x509.Certificate) (*x509.RevocationList, err
 	if !permitsIssuers(root) {
 		return nil, nil
 	}
-	path := filepath.Join(dir, issuingDir, rootListFile)
+	path := rootListPath(dir, root)
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("the list of revoked issuing CAs is missing; restore it from a backup: %w", err)

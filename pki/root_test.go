@@ -69,8 +69,8 @@ func TestARegionGoesOnWithoutItsRootKey(t *testing.T) {
 		renew := func() {
 			t.Helper()
 			wait(4 * 24 * time.Hour)
-			if err := errors.Join(agent.Renew(t.Context()), server.Renew(t.Context()), server.confirm(t.Context()),
-				agent.confirm(t.Context())); err != nil {
+			if err := errors.Join(agent.Renew(t.Context()), server.Renew(t.Context()), confirm(t, server),
+				confirm(t, agent)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -233,7 +233,7 @@ func TestI7ARevokedIssuingCAEndsItsCertificates(t *testing.T) {
 	if err := ca.Issue(IssueOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := readRootList(ca.dir, ca.cert); err != nil || !isListed(list, thief.cert) {
+	if list, err := readRootList(ca.dir, ca.Certificate()); err != nil || !isListed(list, thief.cert) {
 		t.Errorf("a later list has forgotten it: %v", err)
 	}
 }
@@ -256,7 +256,7 @@ func TestI7AReplacedIssuingCAIsRevokedWithTheOthers(t *testing.T) {
 			t.Fatalf("the key of the replaced issuing CA is kept, or its certificate is not: %v", err)
 		}
 		list := func() bool {
-			root, err := readRootList(ca.dir, ca.cert)
+			root, err := readRootList(ca.dir, ca.Certificate())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -339,7 +339,7 @@ func TestCommandsInTheCAsDirectoryAreAudited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	root := ca.cert.SerialNumber.Text(16)
+	root := ca.Certificate().SerialNumber.Text(16)
 	want := [][3]string{{"cli:eve", "IssueIssuingCAs", root}, {"cli:eve", "RevokeIssuingCA", revoked},
 		{"cli:ann", "TakeRootKey", root}, {"cli:bob", "RevokeName", "edge-7"}, {"cli:bob", "AllowName", "edge-7"}}
 	for i, c := range items {

@@ -23,10 +23,13 @@ const maxSignBody = 64 << 10
 // A Server is the region's signing service:
 //
 //	POST /v1/sign  {"csr": PEM, "token": text?} -> {"certificate": PEM, "identity": name}
-//	               the certificate is followed by that of its issuing CA
-//	GET  /v1/ca    the root's certificate as PEM, for anyone
+//	               the certificate is followed by that of its issuing CA; "roots" has the roots that
+//	               the region trusts, and their cross certificates, as PEM
+//	GET  /v1/ca    the certificates of the roots that the region trusts as PEM, for anyone
 //	GET  /v1/crl   the revocation lists as PEM, see [CA.CRL], for anyone
-//	POST /v1/confirm  the holder of a certificate confirms that it has arrived; 204
+//	POST /v1/confirm  {"roots": [fingerprint]}? -> {"roots": PEM, "renew": bool}
+//	                  the holder of a certificate confirms that it has arrived, and names the roots that
+//	                  it trusts; it shall trust the roots in the answer. 204 for a request without a body
 //	GET  /v1/audit    the CA's audit records, for the Platform API
 //
 // A request to sign is authenticated by a join token, or without one by the
@@ -53,6 +56,7 @@ type Server struct {
 	mu           sync.Mutex
 	serving      *tls.Certificate // the service's own certificate, see certificate
 	servingSince time.Time        // issuersChanged when it was issued
+	servingRoots *caRoots         // those of that time
 }
 
 // NewServer returns a signing service of ca.
@@ -92,15 +96,19 @@ func (s *Server) Handler(log *slog.Logger) http.Handler {
 		return rest.WriteJSON(w, http.StatusOK, answer)
 	})
 	mux.Handle("POST /v1/confirm", func(w http.ResponseWriter, r *http.Request) error {
-		if err := s.confirm(r); err != nil {
+		answer, err := s.confirm(r)
+		if err != nil {
 			if e, ok := errors.AsType[*rest.Error](err); ok && e.Status != http.StatusTooManyRequests {
 				s.failed.add(r.RemoteAddr)
 			}
 			s.logAlarm(r, log, err)
 			return err
 		}
-		w.WriteHeader(http.StatusNoContent)
-		return nil
+		if answer == nil {
+			w.WriteHeader(http.StatusNoContent)
+			return nil
+		}
+		return rest.WriteJSON(w, http.StatusOK, answer)
 	})
 	mux.Handle("GET /v1/audit", s.serveAudit)
 	return rest.Observe(rest.Options{Log: log}, mux)
@@ -113,8 +121,8 @@ func (s *Server) certificateHolder(r *http.Request) (applicant, error) {
 		return applicant{}, ErrNoPeer
 	}
 	cert := r.TLS.PeerCertificates[0]
-	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
-	return applicant{name: name, validity: s.ca.validity(), by: cert, source: hostOf(r.RemoteAddr)}, err
+	name, root, err := s.ca.renewable(r.TLS.PeerCertificates)
+	return applicant{name: name, validity: s.ca.validity(), by: cert, root: root, source: hostOf(r.RemoteAddr)}, err
 }
 
 // logAlarm logs and counts that a superseded certificate was used.
@@ -201,21 +209,23 @@ func (s *Server) TLS() *tls.Config {
 	return &tls.Config{
 		MinVersion:             tls.VersionTLS13,
 		ClientAuth:             tls.RequestClientCert,
-		ClientCAs:              s.ca.Pool(),
 		GetCertificate:         s.certificate,
 		SessionTicketsDisabled: true,
 	}
 }
 
 // certificate returns the service's own certificate, which it issues itself. The key lives in memory only. It issues
-// another one when the certificate is due for renewal, and when an issuing CA was made or revoked, since the
-// certificate's may be revoked. When that fails, it returns the one that it has until its expiry.
+// another one when the certificate is due for renewal, when an issuing CA was made or revoked, since the
+// certificate's may be revoked, and when the roots have changed. When that fails, it returns the one that it has until
+// its expiry.
 func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
 	changed, err := s.ca.issuersChanged()
-	if err == nil && s.serving != nil && now.Before(renewAt(s.serving.Leaf)) && changed.Equal(s.servingSince) {
+	roots := s.ca.roots()
+	if err == nil && s.serving != nil && now.Before(renewAt(s.serving.Leaf)) && changed.Equal(s.servingSince) &&
+		roots == s.servingRoots {
 		return s.serving, nil
 	}
 	var next *tls.Certificate
@@ -228,7 +238,7 @@ func (s *Server) certificate(*tls.ClientHelloInfo) (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.serving, s.servingSince = next, changed
+	s.serving, s.servingSince, s.servingRoots = next, changed, roots
 	return next, nil
 }
 
@@ -238,7 +248,11 @@ func (s *Server) issueCertificate() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, err
 	}
-	chain, err := s.ca.issue(&key.PublicKey, applicant{name: ServiceName("pki"), validity: s.ca.validity()})
+	signer, err := s.ca.ownIssuer(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	chain, err := signer.sign(&key.PublicKey, applicant{name: ServiceName(pkiServer), validity: s.ca.validity()})
 	if err != nil {
 		return nil, err
 	}
@@ -255,6 +269,8 @@ type SignRequest struct {
 type SignResponse struct {
 	Certificate string `json:"certificate"`
 	Identity    Name   `json:"identity"`
+	// Roots are the roots that the holder shall trust, and their cross certificates, as PEM.
+	Roots string `json:"roots,omitempty"`
 }
 
 // parseSignRequest reads a request's body strictly.
@@ -309,23 +325,11 @@ func (s *Server) sign(r *http.Request) (SignResponse, error) {
 	if err != nil {
 		return SignResponse{}, refuse(err)
 	}
-	return SignResponse{Certificate: string(encodeChain(chain)), Identity: name}, nil
-}
-
-// confirm records that the holder of the shown certificate uses it. A request without one, or with one that is not of
-// this CA, is refused before it locks the CA.
-func (s *Server) confirm(r *http.Request) error {
-	_, shown := s.certificateHolder(r)
-	if err := s.limitFailures(r, shown); err != nil {
-		return err
+	roots, err := s.ca.trustPEM()
+	if err != nil {
+		return SignResponse{}, err
 	}
-	if shown != nil && !errors.Is(shown, ErrRevoked) {
-		return refuse(shown)
-	}
-	if _, err := s.ca.confirm(func() (applicant, error) { return s.certificateHolder(r) }); err != nil {
-		return refuse(err)
-	}
-	return nil
+	return SignResponse{Certificate: string(encodeChain(chain)), Identity: name, Roots: roots}, nil
 }
 
 // limitFailures returns an error for a request without a valid certificate from an address from which too many requests

@@ -44,6 +44,13 @@ func post(t *testing.T, url string, ca *CA, id *Identity, req SignRequest) (int,
 	return resp.StatusCode, string(answer)
 }
 
+// confirm confirms the present certificate of an identity.
+func confirm(t *testing.T, id *Identity) error {
+	t.Helper()
+	_, err := id.confirm(t.Context())
+	return err
+}
+
 // A client with a certificate can renew that name only, regardless of the request's
 // subject.
 func TestI7ARenewalKeepsTheIdentity(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/ecdsa"
-	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
 	"errors"
@@ -74,6 +73,9 @@ func (id *Identity) requestCertificate(ctx context.Context, key *ecdsa.PrivateKe
 		return nil, &refusal{http.StatusForbidden, "wrong-identity",
 			fmt.Sprintf("the token is that of %q, not of %q", cert.Subject.CommonName, id.o.Name)}
 	}
+	if err := id.follow(ctx, signed.Roots, chain); err != nil { // the certificate may be below a new root
+		return nil, err
+	}
 	if err := id.check(chain, time.Now()); err != nil {
 		return nil, fmt.Errorf("checking the signed certificate: %w", err)
 	}
@@ -97,9 +99,9 @@ func (id *Identity) call(ctx context.Context, path string, body []byte, token st
 	}
 	req.Header.Set("Content-Type", "application/json")
 
-	tlsConfig := &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: id.roots, ServerName: pkiServer}
+	tlsConfig := id.signingServiceTLS()
 	if token == "" {
-		tlsConfig.GetClientCertificate = id.ClientTLS("").GetClientCertificate
+		tlsConfig.GetClientCertificate = id.clientCertificate
 	}
 	transport := &http.Transport{TLSClientConfig: tlsConfig, DialContext: id.o.dial, DisableKeepAlives: true}
 	defer transport.CloseIdleConnections()

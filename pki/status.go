@@ -2,6 +2,7 @@ package pki
 
 import (
 	"context"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -16,6 +17,8 @@ import (
 // A Status is the state of a CA's root and of its issuing CAs.
 type Status struct {
 	Root RootStatus `json:"root"`
+	// Rotation is that of the root; nil when none is under way.
+	Rotation *RotationStatus `json:"rotation,omitempty"`
 	// Issuing has the issuing CAs that are not revoked, in the order in which they begin; none when the root signs
 	// everything itself.
 	Issuing []IssuingStatus `json:"issuing"`
@@ -41,6 +44,8 @@ type IssuingStatus struct {
 	Serial  string    `json:"serial"` // hex
 	Begins  time.Time `json:"begins"`
 	Expires time.Time `json:"expires"`
+	// Root is the fingerprint of the root that has certified it.
+	Root string `json:"root"`
 	// RenewAfter is when it is renewed if the root's key is there.
 	RenewAfter time.Time `json:"renewAfter"`
 	// Signs: of its role, it is the last one that has begun. The others sign revocation lists only.
@@ -56,28 +61,53 @@ type DamagedStatus struct {
 
 // Status returns the present state of the CA.
 func (ca *CA) Status() (Status, error) {
-	s := Status{Root: RootStatus{Fingerprint: Fingerprint(ca.cert), Expires: ca.cert.NotAfter.UTC(),
-		SignsAll: !ca.hasIssuers()}, Issuing: []IssuingStatus{}}
-	_, err := ca.rootKey()
-	if s.Root.KeyOffline = errors.Is(err, ErrRootOffline); err != nil && !s.Root.KeyOffline {
-		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
-	}
-	have, err := ca.readIssuers()
+	s, err := ca.statusAt(time.Now())
 	if err != nil {
 		return s, fmt.Errorf("status of CA %s: %w", ca.dir, err)
 	}
-	now := time.Now()
+	return s, nil
+}
+
+func (ca *CA) statusAt(now time.Time) (Status, error) {
+	roots := ca.roots()
+	s := Status{Issuing: []IssuingStatus{}}
+	var err error
+	if s.Root, err = ca.rootStatus(roots.present); err != nil {
+		return s, err
+	}
+	have, err := ca.readIssuers()
+	if err != nil {
+		return s, err
+	}
+	s.Root.SignsAll = !permitsIssuers(ca.issuingRoot(have))
 	for _, i := range have.intact {
 		signer := have.signer(i.role, now)
 		s.Issuing = append(s.Issuing, IssuingStatus{Role: i.role, Serial: i.cert.SerialNumber.Text(16),
-			Begins: i.cert.NotBefore.UTC(), Expires: i.cert.NotAfter.UTC(), RenewAfter: renewAt(i.cert).UTC(),
-			Signs: signer != nil && signer.cert.Equal(i.cert)})
+			Root: Fingerprint(i.root), Begins: i.cert.NotBefore.UTC(), Expires: i.cert.NotAfter.UTC(),
+			RenewAfter: renewAt(i.cert).UTC(),
+			Signs:      signer != nil && signer.cert.Equal(i.cert)})
 	}
 	for _, d := range have.damaged {
 		s.Damaged = append(s.Damaged, DamagedStatus{d.role, d.path, d.err.Error()})
 	}
+	if roots.next != nil {
+		if s.Rotation, err = ca.rotationStatus(roots, have, now); err != nil {
+			return s, err
+		}
+	}
 	s.Warnings = s.warningsAt(now)
 	return s, nil
+}
+
+// rootStatus returns the status of a root.
+func (ca *CA) rootStatus(root *x509.Certificate) (RootStatus, error) {
+	_, err := ca.rootKey(root, nil)
+	s := RootStatus{Fingerprint: Fingerprint(root), Expires: root.NotAfter.UTC(),
+		KeyOffline: errors.Is(err, ErrRootOffline)}
+	if s.KeyOffline {
+		err = nil
+	}
+	return s, err
 }
 
 // signing returns the issuing CA that signs for a role, or nil.

@@ -24,18 +24,18 @@ import (
 func CA(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "ca", Args: terminal.RefuseUnknownVerb, RunE: terminal.ShowHelp,
-		Short: "The region's root and its issuing CAs: status, offline, issue",
+		Short: "The region's root and its issuing CAs: status, offline, issue, root",
 		Long: `The root of a region signs two issuing CAs, one for agents of management clusters and one for
 services, and these sign all certificates. A certificate is an identity only if the issuing CA
 of its kind has signed it. So the root's key is needed once in eight months, and can be kept
-elsewhere.
+elsewhere. "atoll ca root" replaces the root.
 
 Run these commands on the machine with the CA's directory.`,
 		Example: `  atoll ca status
   atoll ca offline --out /mnt/safe/root.pem
   atoll ca issue --root-key-file /mnt/safe/root.pem`,
 	}
-	cmd.AddCommand(caStatus(session), caOffline(session), caIssue(session))
+	cmd.AddCommand(caStatus(session), caOffline(session), caIssue(session), caRoot(session))
 	return cmd
 }
 
@@ -60,7 +60,8 @@ func caStatus(session *terminal.Session) *cobra.Command {
 		Long: `Shows the root and where its key is, and the issuing CAs with their ends. With the root's key
 here, a new issuing CA replaces the old one when two thirds of its year are over. Without it, a
 warning says from then on that the key is needed. The metrics of atoll pki
-(pki_issuing_ca_renewal_due_timestamp_seconds) and its log say the same.`,
+(pki_issuing_ca_renewal_due_timestamp_seconds) and its log say the same. While the root is
+replaced ("atoll ca root"), the phase, and who keeps the next step waiting.`,
 		Example: "  atoll ca status -o json"}
 	o := terminal.AddOutputFlag(cmd)
 	dir := addCADirFlag(cmd)
@@ -90,6 +91,13 @@ func printCA(session *terminal.Session, o *terminal.Output, ca *pki.CA) error {
 		if status.Root.SignsAll {
 			rows[1][3] += ", signs everything: there are no issuing CAs (docs/identity.md)"
 		}
+		if r := status.Rotation; r != nil {
+			where := "key here"
+			if r.Next.KeyOffline {
+				where = "key offline"
+			}
+			rows = append(rows, []string{"next root", day(r.Next.Expires), "-", where})
+		}
 		byRole := slices.Clone(status.Issuing)
 		slices.SortStableFunc(byRole, func(a, b pki.IssuingStatus) int { return cmp.Compare(a.Role, b.Role) })
 		for _, i := range byRole {
@@ -100,9 +108,15 @@ func printCA(session *terminal.Session, o *terminal.Output, ca *pki.CA) error {
 			case time.Now().Before(i.Begins):
 				state = "begins " + day(i.Begins)
 			}
+			if status.Rotation != nil && i.Root == status.Rotation.Next.Fingerprint {
+				state += ", below the next root"
+			}
 			rows = append(rows, []string{string(i.Role), day(i.Expires), day(i.RenewAfter), state})
 		}
 		terminal.Table(w, rows)
+		if status.Rotation != nil {
+			printRotation(w, status.Rotation)
+		}
 		for _, warning := range status.Warnings {
 			fmt.Fprintf(w, "warning: %s\n", warning)
 		}
@@ -115,17 +129,17 @@ func caOffline(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "offline", Args: cobra.NoArgs,
 		Short: "Take the root's key off this machine",
 		Long: `Writes the root's key and certificate to a new FILE, and then removes the key from the CA's
-directory. The region goes on enrolling, renewing and revoking with its issuing
-CAs; "atoll ca status" says when they need the key again. A killed command may be repeated with
-the same FILE, which then has the same key already.
+directory; while the root is replaced, those of both roots. The region goes on enrolling,
+renewing and revoking with its issuing CAs; "atoll ca status" says when they need the key
+again. A killed command may be repeated with the same FILE, which then has the same key already.
 
 Where no file can be written, as in a container, --show prints the key and leaves it, and --kept
 removes it when it reads the same key from FILE, or from standard input for "-".
 
 Keep FILE, and a copy, where neither this machine nor its backups reach it. Whoever has FILE can
-pass for every service and every management cluster. If FILE is lost, the region needs a new
-root, and every process must join again. Older backups, snapshots and unused blocks of the disk
-can still contain the key.`,
+pass for every service and every management cluster. If FILE is lost, nothing can make another
+issuing CA, or vouch for another root: everything must join a new root before the issuing CAs
+end. Older backups, snapshots and unused blocks of the disk can still contain the key.`,
 		Example: `  atoll ca offline --out /mnt/safe/root.pem
   (umask 077; kubectl exec atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --show > root.pem)
   kubectl exec -i atoll-pki-0 -- atoll ca offline --dir /var/lib/atoll/pki --kept - < root.pem`}
@@ -168,17 +182,18 @@ can still contain the key.`,
 	return cmd
 }
 
-// compareKey returns an error when a file does not have exactly this key.
+// compareKey returns an error when a file does not have exactly this key. A killed command may have removed one of two
+// keys in it; then key is the other one.
 func compareKey(session *terminal.Session, file string, key []byte) error {
 	have, err := session.ReadFile(file)
-	if err == nil && !bytes.Equal(bytes.TrimSpace(have), bytes.TrimSpace(key)) {
+	if err == nil && !bytes.HasSuffix(bytes.TrimSpace(have), bytes.TrimSpace(key)) {
 		err = fmt.Errorf("%s does not have the root's key of this region", file)
 	}
 	return err
 }
 
 // writeKey writes the root's key to a new file and reads it again. It accepts a file that has the same key from a
-// killed command.
+// killed command, as compareKey does.
 func writeKey(file string, key []byte) error {
 	if err := atomicfile.Create(file, key, 0o600); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
@@ -187,11 +202,11 @@ func writeKey(file string, key []byte) error {
 	switch info, err := os.Stat(file); {
 	case err != nil:
 		return err
-	case !info.Mode().IsRegular() || info.Size() != int64(len(key)): // a device such as /dev/full has no end
+	case !info.Mode().IsRegular() || info.Size() > 1<<20: // a device such as /dev/full has no end
 		return other
 	}
 	have, err := os.ReadFile(file)
-	if err == nil && !bytes.Equal(have, key) {
+	if err == nil && !bytes.HasSuffix(have, key) {
 		err = other
 	}
 	return err
@@ -243,8 +258,8 @@ thief of the services' key can pass for a server until the revoked CA's certific
   atoll ca issue --root-key-file /mnt/safe/root.pem --revoke agents`}
 	o := terminal.AddOutputFlag(cmd)
 	dir := addCADirFlag(cmd)
-	keyFile := cmd.Flags().String("root-key-file", "",
-		"file with the root's key, \"-\" for standard input (default: the key in the CA's directory)")
+	var keyFile string
+	addRootKeyFlag(cmd, &keyFile)
 	revoke := cmd.Flags().StringSlice("revoke", nil, "revoke the earlier issuing CAs: agents, services")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		ca, err := openPresentCA(session, *dir)
@@ -258,16 +273,10 @@ thief of the services' key can pass for a server until the revoked CA's certific
 			}
 			issue.Revoke = append(issue.Revoke, pki.Role(name))
 		}
-		if *keyFile != "" {
-			if issue.RootKey, err = session.ReadFile(*keyFile); err != nil {
-				return fmt.Errorf("--root-key-file: %w", err)
-			}
+		if issue.RootKey, err = readRootKey(session, keyFile); err != nil {
+			return err
 		}
-		err = ca.Issue(issue)
-		if errors.Is(err, pki.ErrRootOffline) {
-			return fmt.Errorf("%w; name its file with --root-key-file", err)
-		}
-		if err != nil {
+		if err := wantsRootKey(ca.Issue(issue)); err != nil {
 			return err
 		}
 		return printCA(session, o, ca)

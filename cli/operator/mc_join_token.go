@@ -19,8 +19,8 @@ type joinInstructions struct {
 	ExpiresAt time.Time `json:"expires_at"`
 	PKI       string    `json:"pki"`
 	MQTT      string    `json:"mqtt"`
-	CA        string    `json:"ca"`      // PEM
-	CAHash    string    `json:"ca_hash"` // sha256:HEX
+	CA        string    `json:"ca"`      // PEM, of one root or two
+	CAHash    string    `json:"ca_hash"` // sha256:HEX, or two separated by a comma
 	Command   string    `json:"command"` // runs the agent, once the token is in NAME/token
 }
 
@@ -76,7 +76,7 @@ the agent reaches them; they default to those of the region on this machine.`,
 		if out != "" {
 			return terminal.WritePrivate(out, []byte(j.Token+"\n"))
 		}
-		j.CA, j.CAHash = string(ca.CertPEM()), pki.Fingerprint(ca.Certificate())
+		j.CA, j.CAHash = string(ca.CertPEM()), ca.Pin()
 		j.Command = j.agentCommand()
 		return o.Print(session.Out, j, func(w io.Writer) {
 			fmt.Fprintf(w, `# %s joins the region by this, once, until %s. Run it where the agent shall run,

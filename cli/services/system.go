@@ -90,9 +90,9 @@ func serviceCommand(name, short, long string, service starter) *cobra.Command {
 func addIdentityFlags(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.dir, "identity", "", "directory of the service's key and certificate")
 	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
-	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA")
+	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA, with one root or several")
 	cmd.Flags().StringVar(&f.caHash, "ca-hash", "",
-		"fingerprint of the region's CA, sha256:HEX; fetches the file of --ca when it is not there")
+		"fingerprint of the region's CA, sha256:HEX, or several with commas; fetches the file of --ca when it is not there")
 	cmd.Flags().StringVar(&f.tokenFile, "token-file", "",
 		"file with a join token, needed until the service has a certificate")
 	for _, name := range []string{"identity", "pki", "ca"} {
