@@ -147,9 +147,6 @@ func (c *chain) takeSnapshot() error {
 	if err := c.spoolSnapshot(spool, &m); err != nil {
 		return err
 	}
-	if _, err := spool.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
 	if err := c.f.put(c.ctx, c.prefix+order.objectName(), []byte(order.objectName()+"\n")); err != nil {
 		return err
 	}
@@ -211,18 +208,19 @@ func (c *chain) spoolSnapshot(spool io.Writer, m *Manifest) error {
 }
 
 // storeParts stores the file in parts.
-func (c *chain) storeParts(spool io.Reader, m *Manifest) error {
-	part := make([]byte, partSize)
-	for n := 0; ; n++ {
-		size, err := io.ReadFull(spool, part)
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) {
-			return err
-		}
+func (c *chain) storeParts(spool io.ReadSeeker, m *Manifest) error {
+	left, err := spool.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	if _, err := spool.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	for n := 0; left > 0; n++ {
+		size := min(left, partSize)
+		left -= size
 		name := c.prefix + partName(n)
-		object, err := c.key.Seal(name, part[:size])
+		object, err := c.key.SealFrom(name, spool, int(size))
 		if err != nil {
 			return err
 		}
@@ -231,4 +229,5 @@ func (c *chain) storeParts(spool io.Reader, m *Manifest) error {
 		}
 		m.Parts = append(m.Parts, Part{Size: len(object), SHA256: sha256Of(object)})
 	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"hash/fnv"
 	"log/slog"
+	"net"
 	"sync"
 	"time"
 
@@ -29,11 +30,15 @@ const (
 	failingAfter = 30 * time.Second
 )
 
+// Wrap returns a network connection that stands for another one.
+type Wrap func(net.Conn) net.Conn
+
 // Options describe a Follower. Store, KMS and Dial are required.
 type Options struct {
 	Plane Plane
-	// Dial returns a connection on which the plane's etcd answers reads.
-	Dial  func() (*grpc.ClientConn, error)
+	// Dial returns a connection on which the plane's etcd answers reads. wrap, unless it is nil, replaces each network
+	// connection that it makes.
+	Dial  func(wrap Wrap) (*grpc.ClientConn, error)
 	Store Store
 	KMS   envelope.KMS
 	// Keys returns the plane's keys and certificates; each chain gets a copy. nil: chains have none.
@@ -158,7 +163,7 @@ func (f *Follower) Run(ctx context.Context) {
 // keepChains runs a chain, and replaces it by a new chain after an hour, or earlier when its log is large or Renew was
 // called. It runs the old chain until the new chain is complete. The error is that of the chain that ended.
 func (f *Follower) keepChains(ctx context.Context) error {
-	conn, err := f.o.Dial()
+	conn, err := f.o.Dial(nil)
 	if err != nil {
 		return err
 	}

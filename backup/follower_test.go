@@ -262,6 +262,24 @@ func TestTheLastWritesOfAPlaneAreStored(t *testing.T) {
 	})
 }
 
+// A watch has one message for each write. The follower reads those of a second together, and still has each write in the
+// store within ten seconds.
+func TestTheWritesOfASecondAreReadTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		w.write(200, 10*time.Millisecond)
+		before := w.etcd.watchReads.Load()
+		w.write(6000, 10*time.Millisecond)
+		if reads := w.etcd.watchReads.Load() - before; reads > 5*60 {
+			t.Errorf("%d reads in a minute of 100 writes a second", reads)
+		}
+		sleep(10 * time.Second)
+		if r, err := fetch(t, w.store, time.Time{}); err != nil || r.revision() != w.etcd.revision() {
+			t.Errorf("revision %d of %d, %v", r.revision(), w.etcd.revision(), err)
+		}
+	})
+}
+
 // Damage anywhere is found: no restore returns wrong data.
 func TestDamageIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -2,11 +2,11 @@ package backup
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	"google.golang.org/grpc"
 )
 
 const (
@@ -29,6 +29,7 @@ type pendingLog struct {
 	boundaries []boundary
 	samples    []Sample // in order; a sample is complete when all changes up to its revision have come
 	received   int64    // revision of the last change
+	sampled    int64    // revision of the last sample; 0: there was none
 }
 
 // addChanges takes changes from the watch.
@@ -49,6 +50,7 @@ func (p *pendingLog) addChanges(r *pb.WatchResponse) (err error) {
 
 // addSample adds a sample. Of consecutive samples with one revision the first and the last stay.
 func (p *pendingLog) addSample(s Sample) {
+	p.sampled = s.Revision
 	if n := len(p.samples); n > 1 && p.samples[n-1].Revision == s.Revision && p.samples[n-2].Revision == s.Revision {
 		p.samples[n-1] = s
 		return
@@ -65,6 +67,9 @@ func (p *pendingLog) lastCompleteSample() (to Sample, ok bool) {
 	}
 	return Sample{}, false
 }
+
+// hasAll reports whether a sample was taken, and all changes up to the revision of the last one have come.
+func (p *pendingLog) hasAll() bool { return p.sampled > 0 && p.sampled <= p.received }
 
 // addSampleAtBoundary adds a sample with the last revision all of whose changes have come, and returns it. The sample's
 // time is that of the last complete sample, or else that of stored, the end of the stored log: etcd has sent every
@@ -108,24 +113,33 @@ func (p *pendingLog) cutUpTo(to Sample) (samples []Sample, events []byte) {
 }
 
 // keepLog stores all changes after the snapshot, in segments, until ctx or etcd ends. It always returns an error.
+//
+// The watch's gate opens each second, before etcd is asked for its revision, and closes when all changes up to that
+// revision have come. So a second's changes are read at once, and everything that etcd has sent is read without a pause
+// while the watch is behind.
 func (c *chain) keepLog() error {
 	ctx, cancel := context.WithCancel(c.ctx)
-	defer cancel()
-	responses := make(chan *pb.WatchResponse) // unbuffered: while the store is slow, etcd keeps the changes
-	ended := make(chan error, 1)
-	go func() { ended <- watchChanges(ctx, c.conn, c.last.Revision+1, responses) }()
+	w, err := c.startWatch(ctx, c.last.Revision+1)
+	if err != nil {
+		cancel()
+		return err
+	}
+	defer func() { cancel(); <-w.ended }()
 
 	p := &pendingLog{received: c.last.Revision}
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	stored, isComplete := time.Now(), false
 	for {
+		if p.hasAll() {
+			w.gate.close()
+		}
 		select {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
-		case err := <-ended:
-			return c.storeRest(p, err)
-		case r := <-responses:
+		case <-w.ended:
+			return c.storeRest(p, w.err)
+		case r := <-w.responses:
 			if err := p.addChanges(r); err != nil {
 				return err
 			}
@@ -134,9 +148,10 @@ func (c *chain) keepLog() error {
 			}
 		case <-tick.C:
 		}
+		w.gate.open()
 		s, err := c.takeSample()
 		if err != nil {
-			return c.storeRest(p, err)
+			return c.endLog(p, w, err)
 		}
 		p.addSample(s)
 		to, ok := p.lastCompleteSample()
@@ -164,6 +179,31 @@ func (c *chain) keepLog() error {
 			close(c.complete)
 		}
 	}
+}
+
+// endLog ends the log for a cause, which it returns, or the error of the store. When etcd has ended, endLog stores all
+// that etcd has sent. When the clock was set back, it stores the changes up to the last sample: the later ones belong to
+// the next chain. It waits for them for a second at most, because etcd may hang.
+func (c *chain) endLog(p *pendingLog, w *watch, cause error) error {
+	w.gate.open()
+	limit := time.NewTimer(sampleEvery)
+	defer limit.Stop()
+	hasEnough := func() bool { return len(p.events) >= segmentMax || errors.Is(cause, errSetBack) && p.hasAll() }
+	for !hasEnough() {
+		select {
+		case <-c.ctx.Done():
+			return c.ctx.Err()
+		case r := <-w.responses:
+			if err := p.addChanges(r); err != nil {
+				return err
+			}
+		case <-w.ended:
+			return c.storeRest(p, cause)
+		case <-limit.C:
+			return c.storeRest(p, cause)
+		}
+	}
+	return c.storeRest(p, cause)
 }
 
 // storeRest stores the changes that etcd has sent before it ended. No sample was taken after the last changes, so their
@@ -206,36 +246,4 @@ func (c *chain) storeSegment(p *pendingLog, to Sample) error {
 		close(c.large)
 	}
 	return nil
-}
-
-// watchChanges sends all changes from a revision on, until ctx or etcd ends.
-func watchChanges(ctx context.Context, conn *grpc.ClientConn, from int64, to chan<- *pb.WatchResponse) error {
-	stream, err := pb.NewWatchClient(conn).Watch(ctx, grpc.MaxCallRecvMsgSize(maxMessage))
-	if err != nil {
-		return err
-	}
-	if err := stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{
-		CreateRequest: &pb.WatchCreateRequest{
-			Key: []byte(allKeys), RangeEnd: []byte(allKeys), StartRevision: from, Fragment: true,
-		},
-	}}); err != nil {
-		return err
-	}
-	for {
-		r, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		if r.Canceled || r.CompactRevision > 0 {
-			return errCompacted
-		}
-		if len(r.Events) == 0 {
-			continue
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case to <- r:
-		}
-	}
 }

@@ -97,12 +97,42 @@ func (s *S3) Put(ctx context.Context, name string, content []byte) error {
 	if err != nil {
 		return s.requestError("storing", name, err)
 	}
-	stored, err := s.Get(ctx, name)
-	if errors.Is(err, ErrNotFound) || err == nil && !bytes.Equal(stored, content) {
+	isSame, err := s.has(ctx, name, content)
+	if errors.Is(err, ErrNotFound) || err == nil && !isSame {
 		return fmt.Errorf("storing %s in bucket %s: the store acknowledged it and keeps something else", name, s.o.Bucket)
 	}
 	return err
 }
+
+// has reports whether the store has an object with this content. It compares while it reads: an object of several MiB
+// is never in memory a second time.
+func (s *S3) has(ctx context.Context, name string, content []byte) (bool, error) {
+	key := s.key(name)
+	r, err := s.client.GetObject(ctx, &s3.GetObjectInput{Bucket: &s.o.Bucket, Key: &key})
+	if err != nil {
+		return false, s.requestError("reading", name, err)
+	}
+	defer r.Body.Close()
+	if r.ContentLength != nil && *r.ContentLength != int64(len(content)) {
+		return false, nil
+	}
+	part := make([]byte, min(compareSize, len(content)+1)) // one more byte shows a longer object
+	for rest := content; ; {
+		n, err := r.Body.Read(part)
+		after, isSame := bytes.CutPrefix(rest, part[:n])
+		switch rest = after; {
+		case !isSame:
+			return false, nil
+		case errors.Is(err, io.EOF):
+			return len(rest) == 0, nil
+		case err != nil:
+			return false, s.requestError("reading", name, err)
+		}
+	}
+}
+
+// compareSize is how much of a stored object is compared at once, in bytes.
+const compareSize = 32 << 10
 
 // objectLimit bounds an object that is read, in bytes.
 const objectLimit = 64 << 20

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -119,6 +120,14 @@ func TestAnS3StoreThatFailsIsNotBelieved(t *testing.T) {
 		case m == "keeps other bytes" && isPut:
 			r.Body = io.NopCloser(bytes.NewReader(make([]byte, len(body))))
 			return false
+		case m == "keeps one byte less" && isPut, m == "keeps one byte more" && isPut:
+			body = append(body, 0)
+			if m == "keeps one byte less" {
+				body = body[:len(body)-2]
+			}
+			r.Body, r.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+			r.Header.Set("Content-Length", strconv.Itoa(len(body)))
+			return false
 		case m == "forbids":
 			w.WriteHeader(http.StatusForbidden)
 			fmt.Fprint(w, `<Error><Code>AccessDenied</Code><Message>no</Message><RequestId>7</RequestId></Error>`)
@@ -138,6 +147,7 @@ func TestAnS3StoreThatFailsIsNotBelieved(t *testing.T) {
 	}
 	for m, want := range map[string]string{
 		"forgets": "keeps something else", "keeps other bytes": "keeps something else", "forbids": "AccessDenied: no",
+		"keeps one byte less": "keeps something else", "keeps one byte more": "keeps something else",
 		"is full": "QuotaExceeded: full",
 		"hangs":   "deadline",
 	} {

@@ -43,9 +43,16 @@ func (s segment) encode(w *zstd.Encoder) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	plain := binary.AppendUvarint(make([]byte, 0, len(head)+len(s.events)+8), uint64(len(head)))
-	plain = append(append(plain, head...), s.events...)
-	return w.EncodeAll(plain, nil), nil
+	var out bytes.Buffer
+	w.Reset(&out)
+	for _, part := range [][]byte{binary.AppendUvarint(nil, uint64(len(head))), head, s.events} {
+		if _, err := w.Write(part); err != nil {
+			return nil, err
+		}
+	}
+	err = w.Close()
+	w.Reset(nil) // keep no reference to out
+	return out.Bytes(), err
 }
 
 func decodeSegment(compressed []byte) (s segment, err error) {

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,10 +37,12 @@ type fakeEtcd struct {
 	padding   int                                       // bytes of a snapshot besides the text
 	value     int                                       // bytes of a value besides the text
 	snapshot  func(pb.Maintenance_SnapshotServer) error // answers instead; nil: none
+
+	watchReads atomic.Int64 // of the followers from the connections of their watches
 }
 
 // startEtcd returns an etcd, and a function that connects to it. It ends with stop.
-func startEtcd() (e *fakeEtcd, dial func() (*grpc.ClientConn, error), stop func()) {
+func startEtcd() (e *fakeEtcd, dial func(Wrap) (*grpc.ClientConn, error), stop func()) {
 	e = &fakeEtcd{}
 	e.cond = sync.NewCond(&e.mu)
 	server := grpc.NewServer()
@@ -47,10 +50,28 @@ func startEtcd() (e *fakeEtcd, dial func() (*grpc.ClientConn, error), stop func(
 	pb.RegisterWatchServer(server, e)
 	l := bufconn.Listen(64 << 10)
 	go server.Serve(l)
-	return e, func() (*grpc.ClientConn, error) {
+	return e, func(wrap Wrap) (*grpc.ClientConn, error) {
 		return grpc.NewClient("passthrough:///fake", grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return l.DialContext(ctx) }))
+			grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+				conn, err := l.DialContext(ctx)
+				if err != nil || wrap == nil {
+					return conn, err
+				}
+				return wrap(&countingConn{Conn: conn, reads: &e.watchReads}), nil
+			}))
 	}, func() { server.Stop(); l.Close() }
+}
+
+// countingConn counts the reads that have returned.
+type countingConn struct {
+	net.Conn
+	reads *atomic.Int64
+}
+
+func (c *countingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.reads.Add(1)
+	return n, err
 }
 
 // write acknowledges a write and returns its revision.

@@ -12,6 +12,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 )
 
 // ErrCorrupt is the error of a sealed object that is damaged, or that was sealed under another name.
@@ -49,6 +50,12 @@ func OpenDataKey(ctx context.Context, kms KMS, wrapped WrappedKey) (DataKey, err
 // Seal encrypts content under a name. The result does not have the wrapped key.
 func (k DataKey) Seal(name string, content []byte) ([]byte, error) {
 	return seal(k.plain, name, content)
+}
+
+// SealFrom does what Seal does with the next size bytes of a reader, and keeps no second copy of them in memory. It
+// returns the reader's error, which is io.EOF or io.ErrUnexpectedEOF when the reader has fewer bytes.
+func (k DataKey) SealFrom(name string, content io.Reader, size int) ([]byte, error) {
+	return sealFrom(k.plain, name, content, size)
 }
 
 // Open decrypts the result of Seal for the same name. The error is ErrCorrupt when the result was changed or the name

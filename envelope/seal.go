@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"io"
 )
 
 const (
@@ -23,6 +24,12 @@ const (
 // derived from the data key, the salt and the name. The nonce of a chunk has its number and a flag for the last chunk:
 // so open detects a chunk that was removed, repeated, or moved within an object or from another one.
 func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
+	return sealFrom(dataKey, name, bytes.NewReader(content), len(content))
+}
+
+// sealFrom reads size bytes and does what seal does. It needs no more memory than the result: it reads each chunk into
+// its place there, and encrypts it there.
+func sealFrom(dataKey []byte, name string, content io.Reader, size int) ([]byte, error) {
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
 		return nil, err
@@ -31,17 +38,20 @@ func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	chunks := max(1, (len(content)+chunkSize-1)/chunkSize)
-	out := make([]byte, 0, len(sealMagic)+saltSize+len(content)+chunks*tagSize)
+	chunks := max(1, (size+chunkSize-1)/chunkSize)
+	out := make([]byte, 0, len(sealMagic)+saltSize+size+chunks*tagSize)
 	out = append(append(out, sealMagic...), salt...)
 	for i := range chunks {
-		n := min(chunkSize, len(content))
+		chunk := out[len(out):][:min(chunkSize, size)]
+		if _, err := io.ReadFull(content, chunk); err != nil {
+			return nil, err
+		}
 		at := inner
 		if i == chunks-1 {
 			at = last
 		}
-		out = aead.Seal(out, nonce(i, at), content[:n], nil)
-		content = content[n:]
+		out = aead.Seal(out, nonce(i, at), chunk, nil)
+		size -= len(chunk)
 	}
 	return out, nil
 }

@@ -97,8 +97,8 @@ func (r *restoreWorld) run() {
 			o, err := r.runtime.Observe(id)
 			return o.LastStart.Restores(), err
 		},
-		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
-			return plane.Config{Dir: r.runtime.Dir(id)}.DialStore()
+		Dial: func(id controlplane.ID, w backup.Wrap) (*grpc.ClientConn, error) {
+			return plane.Config{Dir: r.runtime.Dir(id)}.DialStore(w)
 		},
 	})
 	r.options.Backups = r.backups

@@ -9,6 +9,8 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/experimental"
+	"google.golang.org/grpc/mem"
 
 	"atoll.dev/internal/beneath"
 )
@@ -26,13 +28,34 @@ type StoreStatus struct {
 	Corrupt  bool  // etcd has found damage in its data and refuses everything
 }
 
+// window is the most that etcd sends on a connection before the answer to it is read, in bytes. A window of a fixed size
+// bounds the memory of a reader that is slow. It also saves the messages by which gRPC measures the delay of a network,
+// one for each answer: on a Unix socket there is nothing to measure.
+const window = 256 << 10
+
+// buffers are the buffers of all connections. The largest but one has room for a message of a snapshot, which is a
+// little more than 32 KiB: of gRPC's own sizes the next one is 1 MiB, and is cleared for each message.
+var buffers = func() mem.BufferPool {
+	pool, err := mem.NewBinaryTieredBufferPool(8, 12, 14, 16, 18, 20) // 256 bytes to 1 MiB
+	if err != nil {
+		panic(err) // the sizes are not ascending
+	}
+	return pool
+}()
+
 // DialStore returns a connection to the plane's etcd, for the calls that read: KV.Range, Watch, Maintenance.Status and
-// Maintenance.Snapshot. It connects with the first call. A plane that was started by an older program has no such
-// socket; then each call fails.
-func (c Config) DialStore() (*grpc.ClientConn, error) {
+// Maintenance.Snapshot. It connects with the first call. wrap, unless it is nil, replaces each network connection that
+// DialStore makes. A plane that was started by an older program has no such socket; then each call fails.
+func (c Config) DialStore(wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithSharedWriteBuffer(true), grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return beneath.DialUnix(ctx, c.Dir, socketName)
+		grpc.WithSharedWriteBuffer(true), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
+		experimental.WithBufferPool(buffers),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			socket, err := beneath.DialUnix(ctx, c.Dir, socketName)
+			if err != nil || wrap == nil {
+				return socket, err
+			}
+			return wrap(socket), nil
 		}))
 	if err != nil {
 		return nil, fmt.Errorf("plane %s: %w", c.Dir, err)
@@ -42,7 +65,7 @@ func (c Config) DialStore() (*grpc.ClientConn, error) {
 
 // StoreStatus asks the plane's etcd for its state.
 func (c Config) StoreStatus(ctx context.Context) (StoreStatus, error) {
-	conn, err := c.DialStore()
+	conn, err := c.DialStore(nil)
 	if err != nil {
 		return StoreStatus{}, err
 	}

@@ -30,6 +30,7 @@ var (
 	length = flag.Duration("for", time.Minute, "of one turn")
 	turns  = flag.Int("turns", 3, "without a backup, and as many with one")
 	seed   = flag.Uint64("seed", 1, "of the written values")
+	cpu    = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
 
 	role = flag.String("role", "", "of a process that this program starts: store or follower")
 	dir  = flag.String("dir", "", "directory of the run, for such a process")
@@ -71,7 +72,7 @@ type child struct {
 
 // startChild starts a role of this program, and returns when it has printed a line.
 func (b *bench) startChild(role string) (*child, error) {
-	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir)}
+	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir, "-cpuprofile", *cpu)}
 	c.cmd.Stderr = os.Stderr
 	var err error
 	if c.out, err = c.cmd.StdoutPipe(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime/pprof"
 	"time"
 
 	"google.golang.org/grpc"
@@ -69,11 +70,22 @@ func follow(ctx context.Context) error {
 	config := plane.Config{Dir: planeDir(*dir)}
 	f := backup.New(backup.Options{
 		Plane: backup.Plane{Namespace: "bench", Name: "bench"}, Store: store, KMS: keys, Spool: *dir,
-		Dial: func() (*grpc.ClientConn, error) { return config.DialStore() },
+		Dial: func(w backup.Wrap) (*grpc.ClientConn, error) { return config.DialStore(w) },
 		Keys: func() (backup.Keys, error) { return backup.ReadKeys(config.Dir) },
 		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	})
 	fmt.Println()
+	if *cpu != "" {
+		file, err := os.Create(*cpu)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		if err := pprof.StartCPUProfile(file); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)

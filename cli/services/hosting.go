@@ -194,8 +194,8 @@ func (f *hostingService) newBackups(s *System, p *parts, runtime *process.Runtim
 			return o.LastStart, err
 		},
 		Endpoint: f.options.Advertise,
-		Dial: func(id controlplane.ID) (*grpc.ClientConn, error) {
-			return plane.Config{Dir: runtime.Dir(id)}.DialStore()
+		Dial: func(id controlplane.ID, w backup.Wrap) (*grpc.ClientConn, error) {
+			return plane.Config{Dir: runtime.Dir(id)}.DialStore(w)
 		},
 	}), keys, nil
 }

@@ -33,8 +33,8 @@ const preparationsAtOnce = 2
 type Options struct {
 	Store backup.Store
 	KMS   envelope.KMS
-	// Dial returns a connection on which a plane's etcd answers reads.
-	Dial func(controlplane.ID) (*grpc.ClientConn, error)
+	// Dial returns a connection on which a plane's etcd answers reads, see backup.Options.
+	Dial func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error)
 	// Dir returns a plane's directory, whose keys are backed up; nil: backups have no keys.
 	Dir func(controlplane.ID) string
 	// Staging returns the directory in which the data of a restore is made, and Programs have the atoll-kube of each
@@ -235,7 +235,7 @@ func (b *Backups) start(id controlplane.ID) {
 			release, err := b.readRelease(id)
 			return string(release), err
 		},
-		Plane: backup.Plane(id), Dial: func() (*grpc.ClientConn, error) { return b.o.Dial(id) },
+		Plane: backup.Plane(id), Dial: func(w backup.Wrap) (*grpc.ClientConn, error) { return b.o.Dial(id, w) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.followerChanged(id, f.Follower) },
 		Listed:  func(chains []backup.Chain) { b.setWindow(id, chains) },

@@ -75,7 +75,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 	}
 	b := New(Options{
 		Store: store, KMS: keys, Spool: filepath.Join(t.TempDir(), "spool"),
-		Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return p.Config.DialStore() },
+		Dial: func(_ controlplane.ID, w backup.Wrap) (*grpc.ClientConn, error) { return p.Config.DialStore(w) },
 	})
 	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
 	b.Begin(id, "1.36.3")
@@ -195,7 +195,7 @@ func TestAFollowerRunsWithItsPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{
 			Store: &mapStore{}, Spool: t.TempDir(),
-			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
+			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
 		})
 		early, late := controlplane.ID{Name: "early"}, controlplane.ID{Name: "late"}
 		expect := func(when string, id controlplane.ID) {

@@ -35,7 +35,7 @@ func (b *Backups) compare(ctx context.Context, id controlplane.ID, o controlplan
 	if err != nil {
 		return controlplane.Preparation{}, err
 	}
-	conn, err := b.o.Dial(id)
+	conn, err := b.o.Dial(id, nil)
 	if err != nil {
 		return controlplane.Preparation{}, err
 	}

@@ -20,7 +20,7 @@ import (
 // object, has one more or an older one differs.
 func TestContentsAtARevision(t *testing.T) {
 	p := planetest.Shared(t)
-	conn, err := p.Config.DialStore()
+	conn, err := p.Config.DialStore(nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestContentsAtARevision(t *testing.T) {
 // checkCompacted checks that a restored plane's etcd has no revision of before the restore.
 func checkCompacted(t *testing.T, c plane.Config, revision int64) {
 	t.Helper()
-	conn, err := c.DialStore()
+	conn, err := c.DialStore(nil)
 	if err != nil {
 		t.Fatal(err)
 	}

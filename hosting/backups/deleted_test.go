@@ -83,7 +83,7 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		planes := t.TempDir()
 		b := New(Options{
 			Store: store, Spool: t.TempDir(), Dir: func(id controlplane.ID) string { return planes + "/" + id.Name },
-			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
+			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
 		})
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
@@ -120,7 +120,7 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		dir := func(id controlplane.ID) string { return planes + "/" + id.Name }
 		start := func() (b *Backups, kill func()) {
 			b = New(Options{Store: store, KMS: keys, Spool: spool, Dir: dir, State: dir,
-				Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
+				Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
 			ctx, cancel := context.WithCancel(context.Background())
 			ended := make(chan error, 1)
 			go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
@@ -180,7 +180,7 @@ func TestTheFollowerOfADeletedPlaneDrawsNoOwnerI9(t *testing.T) {
 		store, planes := &mapStore{objects: map[string]string{}}, t.TempDir()
 		dir := func(id controlplane.ID) string { return filepath.Join(planes, id.Name) }
 		b := New(Options{Store: store, KMS: testKeys(t), Spool: t.TempDir(), Dir: dir, State: dir,
-			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
+			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})
 		ctx, cancel := context.WithCancel(context.Background())
 		ended := make(chan error, 1)
 		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()

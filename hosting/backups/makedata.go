@@ -129,7 +129,7 @@ func (b *Backups) knownRevision(ctx context.Context, id controlplane.ID) (known 
 	if _, isMade := b.State(id); !isMade {
 		return known, nil
 	}
-	conn, err := b.o.Dial(id)
+	conn, err := b.o.Dial(id, nil)
 	if err != nil {
 		return known, nil // the plane has ended
 	}

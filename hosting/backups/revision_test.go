@@ -31,7 +31,7 @@ func restoresAboveServed(t *testing.T, store backup.Store, keys envelope.KMS, c 
 		Store: store, KMS: keys, Spool: filepath.Join(t.TempDir(), "spool"),
 		Programs: map[controlplane.Version]string{"test": binary},
 		Staging:  func(_ controlplane.ID, order string) string { return filepath.Join(staging, order) },
-		Dial:     func(controlplane.ID) (*grpc.ClientConn, error) { return c.DialStore() },
+		Dial:     func(_ controlplane.ID, w backup.Wrap) (*grpc.ClientConn, error) { return c.DialStore(w) },
 	})
 	b.Begin(id, "1.36.3")
 	ctx, cancel := context.WithCancel(context.Background())

@@ -99,7 +99,7 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	if err := os.MkdirAll(files, 0o700); err != nil {
 		return data, err
 	}
-	conn, err := b.o.Dial(o.Source)
+	conn, err := b.o.Dial(o.Source, nil)
 	if err != nil {
 		return data, err
 	}
@@ -151,7 +151,7 @@ func checkRoom(dir string, size int64) error {
 // changes that the scratch plane has made since its start do not count.
 func (b *Backups) CompareScratch(ctx context.Context, scratch controlplane.ID, data controlplane.ScratchData) (
 	c controlplane.ScratchComparison, err error) {
-	conn, err := b.o.Dial(scratch)
+	conn, err := b.o.Dial(scratch, nil)
 	if err != nil {
 		return c, err
 	}

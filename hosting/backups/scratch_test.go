@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
 )
@@ -22,7 +23,7 @@ func TestADrillYieldsToARestore(t *testing.T) {
 		dir := t.TempDir()
 		b := New(Options{Store: &mapStore{}, Spool: dir,
 			Staging: func(controlplane.ID, string) string { return dir + "/staging" },
-			Dial: func(controlplane.ID) (*grpc.ClientConn, error) { // the plane's etcd does not answer
+			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { // the plane's etcd does not answer
 				return grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
 					grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 						<-ctx.Done()
@@ -77,6 +78,6 @@ func TestAScratchPlaneHasNoBackup(t *testing.T) {
 }
 
 // dialTo returns a function that connects to the etcd of one plane.
-func dialTo(c plane.Config) func(controlplane.ID) (*grpc.ClientConn, error) {
-	return func(controlplane.ID) (*grpc.ClientConn, error) { return c.DialStore() }
+func dialTo(c plane.Config) func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) {
+	return func(_ controlplane.ID, w backup.Wrap) (*grpc.ClientConn, error) { return c.DialStore(w) }
 }
