@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	partSize    = 4 << 20
+	partSize    = 2 << 20   // of a compressed snapshot; a follower has two parts in memory
 	windowSize  = 256 << 10 // of the compression
 	maxMessage  = 32 << 20  // of etcd: a fragment of a watch has at most two requests of 1.5 MiB
 	sampleEvery = time.Second

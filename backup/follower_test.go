@@ -262,8 +262,8 @@ func TestTheLastWritesOfAPlaneAreStored(t *testing.T) {
 	})
 }
 
-// A watch has one message for each write. The follower reads those of a second together, and still has each write in the
-// store within ten seconds.
+// A watch has one message for each write. The follower reads those of a second together, and still has each write in
+// the store within ten seconds.
 func TestTheWritesOfASecondAreReadTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -23,16 +23,18 @@ func newGate() *gate {
 }
 
 // open lets the connections of wrap read.
-func (g *gate) open() { g.set(true) }
-
-// close holds the next reads back. A read that has begun may still return.
-func (g *gate) close() { g.set(false) }
-
-func (g *gate) set(isOpen bool) {
+func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.isOpen = isOpen
+	g.isOpen = true
 	g.changed.Broadcast()
+}
+
+// close holds the next reads back. A read that has begun may still return.
+func (g *gate) close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.isOpen = false
 }
 
 // wrap returns a connection whose reads wait while the gate is closed. Its Close ends a read that waits.

@@ -20,7 +20,7 @@ import (
 // NAMESPACE/NAME/move-ID/ in the store:
 //
 //	request          the target waits for the data
-//	data-00000000    a part of the compressed data, of at most 4 MiB
+//	data-00000000    a part of the compressed data, of at most 2 MiB
 //	handover         the list of the parts; written when all are stored
 //
 // All objects are sealed as those of a chain are.

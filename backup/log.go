@@ -182,8 +182,8 @@ func (c *chain) keepLog() error {
 }
 
 // endLog ends the log for a cause, which it returns, or the error of the store. When etcd has ended, endLog stores all
-// that etcd has sent. When the clock was set back, it stores the changes up to the last sample: the later ones belong to
-// the next chain. It waits for them for a second at most, because etcd may hang.
+// that etcd has sent. When the clock was set back, it stores the changes up to the last sample: the later ones belong
+// to the next chain. It waits for them for a second at most, because etcd may hang.
 func (c *chain) endLog(p *pendingLog, w *watch, cause error) error {
 	w.gate.open()
 	limit := time.NewTimer(sampleEvery)

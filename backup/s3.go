@@ -21,7 +21,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// requestLimit bounds one request to the store: a part of a snapshot (4 MiB) takes so long at 140 KiB/s.
+// requestLimit bounds one request to the store: a part of a snapshot (2 MiB) takes so long at 70 KiB/s.
 const requestLimit = 30 * time.Second
 
 // S3Options describe a bucket of an S3-compatible store.

@@ -28,9 +28,9 @@ type StoreStatus struct {
 	Corrupt  bool  // etcd has found damage in its data and refuses everything
 }
 
-// window is the most that etcd sends on a connection before the answer to it is read, in bytes. A window of a fixed size
-// bounds the memory of a reader that is slow. It also saves the messages by which gRPC measures the delay of a network,
-// one for each answer: on a Unix socket there is nothing to measure.
+// window is the most that etcd sends on a connection before it is read, in bytes. A window of a fixed size bounds the
+// memory of a reader that is slow. It also saves the messages by which gRPC measures the delay of a network, two for
+// each answer: on a Unix socket there is nothing to measure.
 const window = 256 << 10
 
 // buffers are the buffers of all connections. The largest but one has room for a message of a snapshot, which is a
