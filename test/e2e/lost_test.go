@@ -26,7 +26,7 @@ func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
 }
 
 // The policy gives up a management cluster that stays cut off. It waits for five minutes at least, so this test runs on
-// request only. It gives none up when more than a quarter are silent, so the region has four.
+// request only.
 func TestI1I9ThePolicyGivesUpALostManagementCluster(t *testing.T) {
 	if os.Getenv("ATOLL_DRILL") == "" {
 		t.Skip("ATOLL_DRILL=1 waits for the policy: ten minutes")
