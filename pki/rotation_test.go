@@ -80,14 +80,14 @@ func waiting(t *testing.T, ca *CA) (names []Name) {
 	return names
 }
 
-// rotateAll rotates the root of a CA whose parties run, and meets them every minute of it. It ends with the parties
-// that have run on, and those that it has restarted from their files.
+// rotateAll rotates the root of a CA whose parties run, and meets them every third minute of it, and right after each
+// step. It ends with the parties that have run on, and those that it has restarted from their files.
 func rotateAll(t *testing.T, ca *CA, parties map[Name]*party) {
 	t.Helper()
 	first := ca.Certificate()
 	pass := func(when string) {
-		for minute := range 16 {
-			wait(time.Minute)
+		for minute := 3; minute <= 18; minute += 3 {
+			wait(3 * time.Minute)
 			meet(t, fmt.Sprintf("%s, minute %d", when, minute), parties)
 		}
 	}
