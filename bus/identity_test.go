@@ -9,7 +9,6 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"errors"
 	"fmt"
 	"log/slog"
 	"math/big"
@@ -291,53 +290,17 @@ func sign(t *testing.T, ca *pki.CA, key *ecdsa.PrivateKey, name pki.Name) (chain
 func TestI6AChangeOfCertificatesLosesNoEvent(t *testing.T) {
 	quick.LeavesOut(t, "waits for certificates that expire")
 	e := newTestRegion(t, 2*time.Second)
-	maestro, agent := e.identity(t, "system:maestro", t.TempDir()), e.identity(t, "c1", t.TempDir())
-	background(t, maestro.Run)
-	background(t, agent.Run)
-	first := agent.Certificate().SerialNumber
-	var mu sync.Mutex
-	received := map[string]bool{}
-	ready := make(chan struct{}, 100)
-	server := NewClient(ClientOptions{Addr: e.addr, TLS: maestro.ClientTLS("broker"), ClientID: "maestro",
-		Subscriptions: []string{agentTopic(AllConsumers)}, OnConnected: func(context.Context) { ready <- struct{}{} },
-		Handler: func(_ context.Context, m Message) {
-			mu.Lock()
-			received[m.Event.ID] = true
-			mu.Unlock()
-			m.Ack()
-		}})
-	background(t, server.Run)
-	receive(t, ready)
-	connects := make(chan struct{}, 100)
-	client := NewClient(ClientOptions{Addr: e.addr, TLS: agent.ClientTLS("broker"), ClientID: agentClientID("c1"),
-		OnConnected: func(context.Context) { connects <- struct{}{} }})
-	background(t, client.Run)
-	receive(t, connects)
+	x := newExchange(t, e)
+	first := x.agent.Certificate().SerialNumber
 
-	// The client repeats each publish until the server has the event, as Maestro and the
-	// agent do by resync.
 	var worst time.Duration
-	renewed := func() bool { return agent.Certificate().SerialNumber.Cmp(first) != 0 && len(connects) > 0 }
+	renewed := func() bool { return x.agent.Certificate().SerialNumber.Cmp(first) != 0 && len(x.connects) > 0 }
 	start := time.Now()
-	for n := 0; time.Since(start) < 6*time.Second || !renewed() && time.Since(start) < hangLimit; n++ {
-		id, begun := fmt.Sprint(n), time.Now()
-		for known := false; !known; {
-			err := client.Publish(t.Context(), agentTopic("c1"), testEvent(id))
-			if err != nil && !errors.Is(err, ErrDisconnected) && !errors.Is(err, ErrUnacknowledged) {
-				t.Fatal(err)
-			}
-			<-time.After(5 * time.Millisecond)
-			mu.Lock()
-			known = received[id]
-			mu.Unlock()
-			if time.Since(begun) > hangLimit {
-				t.Fatalf("message %d is not received", n)
-			}
-		}
-		worst = max(worst, time.Since(begun))
+	for time.Since(start) < 6*time.Second || !renewed() && time.Since(start) < hangLimit {
+		worst = max(worst, x.deliver(t))
 	}
 	if !renewed() {
-		t.Errorf("no certificate changed in use: %d connections made again", len(connects))
+		t.Errorf("no certificate changed in use: %d connections made again", len(x.connects))
 	}
-	t.Logf("%d connections made again; the longest pause was %s", len(connects), worst)
+	t.Logf("%d connections made again; the longest pause was %s", len(x.connects), worst)
 }
