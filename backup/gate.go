@@ -5,13 +5,13 @@ import (
 	"sync"
 )
 
-// gate holds the reads of a connection back while it is closed. What the other side sends meanwhile waits in the
-// buffers of the operating system, so that many small messages become a few reads: to wake up for each message of a
-// watch cost a follower half of its processor time. When the other side ends, what it has sent can still be read. Many
-// goroutines may use a gate.
+// A gate delays the reads of its connections while the gate is closed. The operating system buffers the data
+// meanwhile, so that many small messages become a few reads. Without a gate a follower spent half of its processor time
+// on wakeups, one for each message of a watch. The buffered data can be read also after the peer has ended. Several
+// goroutines may use a gate at once.
 type gate struct {
 	mu      sync.Mutex
-	changed sync.Cond // of isOpen, and of the connections' isClosed
+	changed sync.Cond // signals a change of isOpen, or of isClosed of a connection
 	isOpen  bool
 }
 
@@ -22,7 +22,7 @@ func newGate() *gate {
 	return g
 }
 
-// open lets the connections of wrap read.
+// open lets all wrapped connections read.
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -30,14 +30,14 @@ func (g *gate) open() {
 	g.changed.Broadcast()
 }
 
-// close holds the next reads back. A read that has begun may still return.
+// close delays the reads that begin from now on. A read that has begun may still return.
 func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.isOpen = false
 }
 
-// wrap returns a connection whose reads wait while the gate is closed. Its Close ends a read that waits.
+// wrap returns a connection whose reads wait while the gate is closed. Its Close ends a delayed read.
 func (g *gate) wrap(c net.Conn) net.Conn { return &gatedConn{Conn: c, gate: g} }
 
 type gatedConn struct {

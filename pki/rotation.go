@@ -14,32 +14,32 @@ import (
 )
 
 // A rotation replaces the root in three steps, [CA.PrepareRoot], [CA.CompleteRoot] and [CA.RetireRoot]. The files of
-// the CA tell which was done, so there is no other state:
+// the CA record which steps are done; there is no other state:
 //
-//	ca-next.pem is there                        prepared: all trust the next root, which signs nothing
-//	and an issuing CA below the next root       completed: it signs, and all trust the present root still
-//	ca-next.pem was renamed to ca.pem           retired
+//	ca-next.pem is there                     prepared: every process must trust the next root, which signs nothing yet
+//	and an issuing CA below the next root    completed: this issuing CA signs; processes still trust the present root
+//	ca-next.pem was renamed to ca.pem        retired
 //
-// A killed step may be repeated. Repeating a step that is done changes nothing.
+// A killed step may be repeated. A repeated step makes no second root and no second issuing CA.
 
-// ErrRootInUse means that processes keep a rotation of the root from its next step. The error names them.
+// ErrRootInUse means that holders of certificates block the next step of a rotation. The error names them.
 var ErrRootInUse = errors.New("not yet")
 
 // errNoNextRoot means that no rotation of the root is under way.
 var errNoNextRoot = errors.New("there is no next root; make one with `atoll ca root prepare`")
 
-// RotationOptions are those of a step of a rotation.
+// RotationOptions are the options of one step of a rotation.
 type RotationOptions struct {
-	// RootKey is the content of the file that [CA.TakeRootKey] gave; nil: the key in the CA's directory. It is not
-	// written there.
+	// RootKey is the content of the file that [CA.TakeRootKey] gave; nil: the key in the CA's directory. The CA does not
+	// store RootKey.
 	RootKey []byte
 	// By is the user who runs the command, for the audit records.
 	By string
 }
 
-// PrepareRoot makes the next root. The present root vouches for it by a cross certificate, which needs the present
-// root's key. From now on the signing service hands out both, and every process trusts both. The next root signs
-// nothing until [CA.CompleteRoot].
+// PrepareRoot makes the next root, and a cross certificate of the next root that it signs with the present root's key.
+// From now on the signing service hands out both roots, and each process trusts both once it has read them. The next
+// root signs nothing until [CA.CompleteRoot].
 func (ca *CA) PrepareRoot(o RotationOptions) error {
 	if err := ca.rotate(o, ca.prepareRoot); err != nil {
 		return fmt.Errorf("preparing the next root of %s: %w", ca.dir, err)
@@ -48,8 +48,7 @@ func (ca *CA) PrepareRoot(o RotationOptions) error {
 }
 
 // CompleteRoot makes issuing CAs below the next root, which sign from now on. It needs the next root's key. It fails
-// with [ErrRootInUse] while the holder of a certificate that is in use has not told the CA that it trusts the next
-// root.
+// with [ErrRootInUse] until every holder of a certificate in use has told the CA that it trusts the next root.
 func (ca *CA) CompleteRoot(o RotationOptions) error {
 	if err := ca.rotate(o, ca.completeRoot); err != nil {
 		return fmt.Errorf("completing the next root of %s: %w", ca.dir, err)
@@ -57,7 +56,7 @@ func (ca *CA) CompleteRoot(o RotationOptions) error {
 	return nil
 }
 
-// RetireRoot makes the next root the present one, and removes the present one with its key. It needs no key. It fails
+// RetireRoot removes the present root with its key, and makes the next root the present one. It needs no key. It fails
 // with [ErrRootInUse] while there is a certificate below the present root that is in use, or could be renewed.
 func (ca *CA) RetireRoot(o RotationOptions) error {
 	if err := ca.rotate(o, ca.retireRoot); err != nil {
@@ -66,7 +65,7 @@ func (ca *CA) RetireRoot(o RotationOptions) error {
 	return nil
 }
 
-// rotate makes one step of a rotation with the CA locked, and then publishes the roots and the lists.
+// rotate makes one step of a rotation with the CA locked, and then publishes the roots and the revocation lists.
 func (ca *CA) rotate(o RotationOptions, step func(o RotationOptions, given rootPairs, now time.Time) error) error {
 	unlock, err := ca.lock()
 	if err != nil {
@@ -119,7 +118,7 @@ func (ca *CA) prepareRoot(o RotationOptions, given rootPairs, now time.Time) err
 	if err := ca.recordCommand(commandOn(o.By, next.cert), "PrepareRoot", authorityKind, idOf(next.cert)); err != nil {
 		return err
 	}
-	// Whoever trusts the next root needs its list of revoked issuing CAs and its cross certificate. So these come first.
+	// A process that trusts the next root needs the root's revocation list and cross certificate. So ca-next.pem is last.
 	crosses := append(crossesTo(roots.present, before), cross)
 	if err := atomicfile.Create(namedListPath(ca.dir, next.cert), list, 0o600); err != nil {
 		return err
@@ -130,12 +129,12 @@ func (ca *CA) prepareRoot(o RotationOptions, given rootPairs, now time.Time) err
 	return atomicfile.Create(filepath.Join(ca.dir, nextFile), data, 0o600)
 }
 
-// maxCrosses bounds the cross certificates that the CA keeps. A process whose CA file has a root from before more
-// rotations needs a newer file when it starts without its directory.
+// maxCrosses is the number of cross certificates that the CA keeps. A process without roots.pem, whose CA file is older
+// than that many rotations, needs a newer CA file.
 const maxCrosses = 8
 
-// crossesTo returns the cross certificates that lead to a root, the oldest first. A killed PrepareRoot may have left
-// others, of roots that were never used.
+// crossesTo returns the chain of cross certificates that ends at a root, the oldest first. It leaves out those of next
+// roots that a killed PrepareRoot never put in use.
 func crossesTo(root *x509.Certificate, all []*x509.Certificate) (chain []*x509.Certificate) {
 	all = slices.Clone(all)
 	leads := func(x *x509.Certificate) bool { return isCrossOf(x, root) }
@@ -151,7 +150,8 @@ func crossesTo(root *x509.Certificate, all []*x509.Certificate) (chain []*x509.C
 	return chain
 }
 
-// sweepNamedLists removes the lists that a killed PrepareRoot or RetireRoot has left.
+// sweepNamedLists removes the revocation lists of other roots that a killed PrepareRoot or RetireRoot has left. A named
+// list has the serial number of its root in its name.
 func (ca *CA) sweepNamedLists(present *x509.Certificate) error {
 	dir := filepath.Join(ca.dir, issuingDir)
 	entries, err := os.ReadDir(dir)
@@ -190,7 +190,7 @@ func (ca *CA) completeRoot(o RotationOptions, given rootPairs, now time.Time) er
 		return err
 	}
 	if len(holders) > 0 {
-		return inUse("these have not told the CA that they trust the next root", holders)
+		return errInUse("these have not told the CA that they trust the next root", holders)
 	}
 	if err := ca.recordCommand(commandOn(o.By, next), "CompleteRoot", authorityKind, idOf(next)); err != nil {
 		return err
@@ -222,7 +222,7 @@ func (ca *CA) retireRoot(o RotationOptions, _ rootPairs, now time.Time) error {
 		return err
 	}
 	if len(holders) > 0 {
-		return inUse("these have a certificate below the present root", holders)
+		return errInUse("these have a certificate below the present root", holders)
 	}
 	if err := ca.recordCommand(commandOn(o.By, roots.present), "RetireRoot", authorityKind,
 		idOf(roots.present)); err != nil {
@@ -242,8 +242,8 @@ func (ca *CA) retireRoot(o RotationOptions, _ rootPairs, now time.Time) error {
 	return ca.removeRetired(roots.next)
 }
 
-// removeRetired removes what is left of the root before the present one: its list, in whose place the list of the
-// present one comes, and the records of who trusts the present one. A killed RetireRoot may have left them.
+// removeRetired replaces the revocation list of the retired root by that of the present root, and removes the trust
+// records of the finished rotation. It also ends a RetireRoot that was killed.
 func (ca *CA) removeRetired(present *x509.Certificate) error {
 	named := namedListPath(ca.dir, present)
 	if isFile(named) {
@@ -266,7 +266,7 @@ func (ca *CA) removeRetired(present *x509.Certificate) error {
 
 // Phases of a rotation.
 const (
-	RootPrepared  = "prepared"  // all shall trust the next root, which signs nothing
+	RootPrepared  = "prepared"  // every process must trust the next root, which signs nothing
 	RootCompleted = "completed" // issuing CAs below the next root sign
 )
 
@@ -274,9 +274,9 @@ const (
 type RotationStatus struct {
 	Next  RootStatus `json:"next"`
 	Phase string     `json:"phase"` // RootPrepared or RootCompleted
-	Since time.Time  `json:"since"` // the phase
-	// Waiting are those who keep the rotation from its next step: in RootPrepared, who has not told the CA that it trusts
-	// the next root; in RootCompleted, who has a certificate below the present root.
+	Since time.Time  `json:"since"` // when the phase began
+	// Waiting are the holders that block the next step: in RootPrepared, those that have not reported that they trust the
+	// next root; in RootCompleted, those with a certificate below the present root.
 	Waiting []Holder `json:"waiting"`
 }
 
@@ -287,11 +287,12 @@ func (ca *CA) rotationStatus(roots *caRoots, have issuerSet, now time.Time) (*Ro
 		return nil, err
 	}
 	s := &RotationStatus{Next: next, Phase: RootPrepared, Since: roots.next.NotBefore.Add(skew).UTC()}
-	waiting, err := ca.distrusting(roots.next, now)
+	blocking := ca.distrusting
 	if below := have.below(roots.next); below.countOf(Agents) > 0 && below.countOf(Services) > 0 {
 		s.Phase, s.Since = RootCompleted, below.intact[0].cert.NotBefore.Add(skew).UTC()
-		waiting, err = ca.belowPresent(roots.next, now)
+		blocking = ca.belowPresent
 	}
+	waiting, err := blocking(roots.next, now)
 	s.Waiting = append([]Holder{}, waiting...)
 	return s, err
 }
@@ -299,8 +300,8 @@ func (ca *CA) rotationStatus(roots *caRoots, have issuerSet, now time.Time) (*Ro
 // maxNamed bounds the holders that an error names.
 const maxNamed = 10
 
-// inUse returns the [ErrRootInUse] of holders.
-func inUse(what string, holders []Holder) error {
+// errInUse returns an [ErrRootInUse] that names at most maxNamed holders.
+func errInUse(what string, holders []Holder) error {
 	var names []string
 	for _, h := range holders[:min(len(holders), maxNamed)] {
 		names = append(names, string(h.Name))

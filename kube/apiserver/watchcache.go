@@ -70,8 +70,8 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 	}), nil
 }
 
-// alignedClock is the real clock, but timers of a second or more end when a whole second since start has passed: less
-// than a second before their time, and all at the same moment.
+// alignedClock is the real clock, but it shortens each timer of a second or more, so that the timer ends a whole number
+// of seconds after start. So all these timers end at the same moment.
 type alignedClock struct {
 	clock.RealClock
 	start time.Time
@@ -82,7 +82,7 @@ func (c alignedClock) NewTimer(d time.Duration) clock.Timer {
 	return alignedTimer{c.RealClock.NewTimer(c.align(time.Since(c.start), d)), c}
 }
 
-// align returns for how long a timer of d runs that starts at a time since start.
+// align returns the duration of a timer for d that starts at now, which counts from start.
 func (c alignedClock) align(now, d time.Duration) time.Duration {
 	if d < time.Second {
 		return d

@@ -1,6 +1,6 @@
 // Command atoll-node is the part of Kubernetes that runs on a node: kubelet, kube-proxy and the agent of
-// konnectivity, unmodified upstream code, in one process. Each of them as a process of its own would keep the same
-// packages in memory once more.
+// konnectivity, unmodified upstream code, in one process. Three processes would each keep the same packages in
+// memory.
 //
 // This module is executed, never imported: what upstream drags in stays out of the rest of Atoll.
 package main
@@ -80,13 +80,14 @@ func parse(args []string) options {
 	flags.StringVar(&k.CA, "konnectivity-ca", "", "`file` with the certificates that sign the plane's certificate")
 	flags.StringVar(&k.Node, "node", "", "`name` of the node")
 	flags.StringVar(&k.Address, "address", "", "`IP` of the node")
-	_ = flags.Parse(args) // it ends the process after an error
+	_ = flags.Parse(args) // ends the process after an error
 	k.Certificate, o.kubelet = o.certificate, flags.Args()
 	return o
 }
 
-// run runs kubelet, and kube-proxy and the agent of konnectivity as soon as the file of kubelet's certificate exists,
-// which they use. It returns when the first of them ends: without an error after SIGTERM, which kubelet handles.
+// run starts kubelet. When the file of kubelet's certificate exists, it starts kube-proxy and the agent of
+// konnectivity, which use the certificate. It returns when one of the three ends: without an error after SIGTERM, which
+// kubelet handles.
 func (o options) run(ctx context.Context) error {
 	// kubelet and kube-proxy both configure the process's logs, with the same defaults.
 	logsapi.ReapplyHandling = logsapi.ReapplyHandlingIgnoreUnchanged
