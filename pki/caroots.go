@@ -236,11 +236,12 @@ func (ca *CA) Pin() string { return strings.Join(newTrust(ca.roots().all(), nil)
 
 // trustPEM returns the roots that the region trusts and the cross certificates by which they vouch for each other.
 func (ca *CA) trustPEM() (string, error) {
+	roots := ca.roots().all() // first, because PrepareRoot writes a root after its cross certificate
 	crosses, err := ca.crosses()
 	if err != nil {
 		return "", err
 	}
-	return string(newTrust(ca.roots().all(), crosses).encode()), nil
+	return string(newTrust(roots, crosses).encode()), nil
 }
 
 // crosses returns the cross certificates of the roots.

@@ -291,7 +291,9 @@ func (id *Identity) followCRL(ctx context.Context) {
 		case ctx.Err() != nil:
 			return
 		case err != nil:
-			if errors.Is(err, errBadList) { // it may be of roots that are trusted since, or no more
+			// The list may be of roots that the CA has since added or withdrawn. When that is not so, the confirmations of
+			// every 15 minutes go on.
+			if errors.Is(err, errBadList) && attempt < 3 {
 				id.wakeConfirm()
 			}
 			// The pause is short: until the next list, revocations are not noticed.
