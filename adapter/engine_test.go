@@ -149,7 +149,7 @@ func (c *clm) report(t testing.TB) map[string]any {
 	return nil
 }
 
-// conditions are a report's as type=status(reason).
+// conditionsOf returns the conditions of a report as type=status(reason).
 func conditionsOf(report map[string]any) []string {
 	var out []string
 	list, _ := report["conditions"].([]any)

@@ -12,7 +12,7 @@ import (
 	"atoll.dev/api/work"
 )
 
-// recorded is an AppliedManifestWork's list of resources.
+// appliedResourcesOf returns the list of resources of an AppliedManifestWork.
 func appliedResourcesOf(u *unstructured.Unstructured) []resourceRef {
 	a, err := new(kube).amwOf(u)
 	if err != nil {

@@ -313,7 +313,7 @@ func TestARestartRequestsNoKnownWork(t *testing.T) {
 	}
 }
 
-// applies counts the calls that wrote or read an object.
+// applyCalls counts the calls that wrote or read an object.
 func applyCalls(m *metrics) int {
 	n := uint64(0)
 	for _, result := range []string{"ok", "error"} {

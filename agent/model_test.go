@@ -185,7 +185,8 @@ func (m *model) flushDisk(n int) {
 	m.unflushed = slices.Clone(m.unflushed[n:])
 }
 
-// happen completes calls of a killed agent.
+// executeLateCalls takes n calls that a killed agent has sent, and executes those that arrive in time at a running
+// API server.
 func (m *model) executeLateCalls(n int) {
 	m.executingLateCall = true
 	defer func() { m.executingLateCall = false }()

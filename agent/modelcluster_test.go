@@ -33,7 +33,7 @@ func (m *model) observe(key objectKey) *observed {
 	return obs
 }
 
-// touched notes a change of an object and shows it to the watch.
+// showChange gives an object the next resource version and sends the change to the watch.
 func (m *model) showChange(key objectKey) {
 	m.rv++
 	if o := m.objects[key]; o != nil {
@@ -73,7 +73,7 @@ func (m *model) newUID() types.UID {
 	return types.UID(fmt.Sprint("u", m.rv))
 }
 
-// call carries a call out on the cluster and returns the answer.
+// execute executes a call on the cluster and returns its answer.
 func (m *model) execute(e effect) event {
 	switch e := e.(type) {
 	case effDiscover:

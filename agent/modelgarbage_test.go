@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// collect is the garbage collector: it ends deletions and deletes objects without owners.
+// collectGarbage acts as the garbage collector: it ends deletions and deletes objects without owners.
 func (m *model) collectGarbage() {
 	alive := map[types.UID]bool{}
 	for _, a := range m.amws {
@@ -29,7 +29,7 @@ func (m *model) collectGarbage() {
 	}
 }
 
-// flap is an object's controller that changes its mind.
+// changePhase acts as the controller of an object: it writes that many new phases, one after the other.
 func (m *model) changePhase(key objectKey, times int) {
 	for range times {
 		m.value++

@@ -108,7 +108,7 @@ func (m *model) publish(id work.ID) {
 	}
 }
 
-// acked checks I6: what is acknowledged is on disk, or something newer is.
+// checkAcknowledged checks I6: what is acknowledged is on disk, or something newer is.
 func (m *model) checkAcknowledged(s *spec) {
 	d, ok := m.disk[s.ID]
 	if !ok || d.Spec == nil {
@@ -122,7 +122,7 @@ func (m *model) checkAcknowledged(s *spec) {
 	}
 }
 
-// compare is the server's side of a comparison by digests. It ignores statuses, so it always
+// compareDigests acts as the server in a comparison by digests. It ignores statuses, so it always
 // reports a difference once a status exists.
 func (m *model) compareDigests(say effPublish) {
 	if !m.digests {

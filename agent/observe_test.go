@@ -46,7 +46,7 @@ func withFeedbackOf(ns string, names ...string) work.Bundle {
 	return b
 }
 
-// reported is the named feedback of a work's first manifest.
+// reportedValue returns the named feedback of the first manifest of a work.
 func (s *server) reportedValue(id work.ID, name string) string {
 	b := s.bundles[string(id)]
 	if b == nil || b.status == nil || len(b.status.ResourceStatus) == 0 {

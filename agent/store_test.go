@@ -23,7 +23,7 @@ func openTestStore(t *testing.T, dir string) *store {
 	return s
 }
 
-// filled writes some works and returns the log's bytes.
+// filledLog writes n works to the store in dir and returns the bytes of its log.
 func filledLog(t *testing.T, dir string, n int) []byte {
 	t.Helper()
 	s := openTestStore(t, dir)

@@ -25,7 +25,7 @@ func ownersOf(u *unstructured.Unstructured) map[string]types.UID {
 	return owners
 }
 
-// named gives the work a name on its hub.
+// rename gives a work another name on its hub.
 func (s *server) rename(id, name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

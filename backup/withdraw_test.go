@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// A move of the plane from a machine that has taken it to another one.
+// newMove returns the two machines of a move of the plane. The source has taken the plane.
 func newMove(t *testing.T) (store *memoryStore, source, target machine) {
 	store = newMemoryStore()
 	source, target = newMachine(t, store, "source"), newMachine(t, store, "target")

@@ -270,7 +270,6 @@ func (a *testAPI) cluster(name string) string {
 	return a.do("POST", "/clusters", `{"kind":"Cluster","name":"`+name+`","spec":{}}`).want(201).at("id")
 }
 
-// report sends a report of an adapter. finalized is "", "True" or "False".
 // repeat makes a request again while the answer is 503, as clients do, for a minute at most.
 func repeat(t *testing.T, request func() answer) answer {
 	t.Helper()
@@ -281,6 +280,7 @@ func repeat(t *testing.T, request func() answer) answer {
 	}
 }
 
+// report sends a report of an adapter. finalized is "", "True" or "False".
 func (a *testAPI) report(path string, adapter cluster.Adapter, generation int, available, finalized string) answer {
 	a.t.Helper()
 	more := ""

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// A self-describing object is a line of JSON with the wrapped key, the envelope, and then the content, sealed with that
-// key under the object's name.
+// envelope is the first line of a self-describing object: JSON with the wrapped key. The content follows, sealed with
+// that key under the object's name.
 type envelope struct {
 	Format int        `json:"format"`
 	Key    WrappedKey `json:"key"`

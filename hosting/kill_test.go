@@ -91,7 +91,7 @@ func (w *world) spawn(kubeconfig string) *exec.Cmd {
 	return cmd
 }
 
-// planes lists the processes with a plane's directory in their command line, whether or not they
+// processes lists the processes with the directory of a plane in their command line, whether or not they
 // have locked it.
 func (w *world) processes() map[int]string {
 	found := map[int]string{}

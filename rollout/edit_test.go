@@ -79,7 +79,7 @@ func TestAChangeThatTheConfigurationRefusesHasNoPlan(t *testing.T) {
 	}
 }
 
-// files returns the tree's files after edits, so that further edits follow.
+// with returns the tree with these files changed or added, so that further edits follow.
 func (t Tree) with(test *testing.T, files gitops.Files) Tree {
 	all := fstest.MapFS{}
 	err := fs.WalkDir(t.Files, ".", func(path string, e fs.DirEntry, err error) error {

@@ -9,7 +9,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The test compares what a snapshot sees with the definition, for a small history of transactions.
+// anySnapshot draws a snapshot of a small history of transactions.
 func anySnapshot(t *rapid.T, label string) position {
 	xmax := rapid.Uint64Range(1, 12).Draw(t, label+" xmax")
 	var xip []string
