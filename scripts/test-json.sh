@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs the tests of all modules and prints Go's JSON events, for gotestsum.
+# Runs the tests of all modules and prints Go's JSON events, for gotestsum. RACE has the flags of the race detector
+# (scripts/test.sh).
 # kube/ runs without the race detector, upstream Kubernetes is not ours to race,
 # and with the flags of its build script, so that it is compiled once; so does
 # test/interop, which is other people's programs against the binaries of
@@ -32,10 +33,10 @@ if [[ $# == 2 && $1 == -test.run=* ]]; then
 		[[ $module != kube/* ]] || module=kube
 		cd "$module" && CGO_ENABLED=0 exec go test -trimpath -json -count=1 -timeout 20m "$@" ;;
 	atoll.dev/node/supervisor | atoll.dev/test/realnodes) # with the tests of real nodes, when these run
-		tags=(-race)
-		[[ ${ATOLL_REAL_NODES:-0} == 0 ]] || tags=(-tags realnodes)
-		exec go test -json "${tags[@]}" -vet=off -count=1 -timeout 20m "$@" ;;
-	*) exec go test -json -race -vet=off -ldflags=-w -count=1 -timeout 20m "$@" ;;
+		tags=$RACE
+		[[ ${ATOLL_REAL_NODES:-0} == 0 ]] || tags='-tags realnodes'
+		exec go test -json $tags -vet=off -count=1 -timeout 20m "$@" ;;
+	*) exec go test -json $RACE -vet=off -ldflags=-w -count=1 -timeout 20m "$@" ;;
 	esac
 fi
 first=(./test/e2e ./maestro ./hosting ./agent ./store ./test/hosted ./cli ./clm ./bus ./front/rosa ./hosting/nodepool
@@ -97,7 +98,7 @@ for p in "${first[@]}"; do
 	[[ -d $p ]] && packages+=("$p")
 done
 # A package that is named twice is tested once, where it is named first.
-go test -json -race -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" \
+go test -json $RACE -vet=off -ldflags=-w -count=1 -timeout 80m -p "$at_once" -parallel "$parallel" \
 	-exec "$PWD/scripts/short-first.sh" "$@" "${packages[@]}" ./... | tee "$out/root" || failed=1
 wait $kube || failed=1
 cat "$out/kube"
