@@ -189,7 +189,7 @@ func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 		if _, _, err := s.ca.CRL(); err != nil {
 			log.LogAttrs(ctx, slog.LevelError, "the CA cannot sign revocation lists", slog.Any("error", err))
 		}
-		if err := s.ca.trimAudit(int(s.gathered.Load()), time.Now()); err != nil {
+		if err := s.ca.trimAudit(auditCursor(s.gathered.Load()), time.Now()); err != nil {
 			log.LogAttrs(ctx, slog.LevelWarn, "old audit records were not removed, the next round tries again",
 				slog.Any("error", err))
 		}
