@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"io/fs"
 	"net/http"
@@ -22,7 +23,7 @@ import (
 
 const (
 	// auditFile has an audit record in each line. Its first line may be a number instead: how many lines were removed
-	// before the next one. So a line has the same number for ever, and the cursor of a reader is the number of a line.
+	// before the next one. So a line has the same number for ever. See auditCursor.
 	auditFile = "audit.jsonl"
 	// auditReader is the service that gathers the region's audit records.
 	auditReader = Name(servicePrefix + "platform")
@@ -63,76 +64,121 @@ func (ca *CA) appendAudit(c audit.Change) error {
 	return nil
 }
 
-// An auditLine is a complete line of the audit file.
-type auditLine struct {
-	number int           // from 1 on; removed lines count
-	end    int64         // the offset after it
-	record *audit.Change // nil in a damaged line
+// An auditCursor is a place in the audit file: after a line. Its upper bits are the number of the line, its lower 32
+// bits the checksum. The checksum shows that a file is another one: a restored CA has fewer lines, and may have as many
+// again, with other records, before the reader asks. 0 is the beginning.
+//
+// A cursor below 1<<32 is that of an earlier Atoll: the number of a line alone. An earlier Atoll takes every other
+// cursor for one above all of its lines, and answers that it is gone.
+type auditCursor int64
+
+// number returns the number of the cursor's line, 0 for the beginning.
+func (c auditCursor) number() int {
+	if c.hasSum() {
+		return int(c >> 32)
+	}
+	return int(c)
 }
 
-// scanAudit calls visit for each line of an audit file whose number is above after, until visit returns false. number
-// is that of the line before the one at which visit returned false; when visit never did, that of the last line. A last
-// line without a line end does not count yet: a process still writes it, or was killed. It counts when another line
-// follows.
-func scanAudit(f io.Reader, after int, visit func(auditLine) bool) (number int, err error) {
+// hasSum reports whether the cursor has the checksum of its line.
+func (c auditCursor) hasSum() bool { return c >= 1<<32 }
+
+// isAfter reports whether the cursor is that of a line.
+func (c auditCursor) isAfter(line auditLine) bool {
+	return c == line.cursor() || !c.hasSum() && c.number() == line.number
+}
+
+// An auditLine is a complete line of the audit file.
+type auditLine struct {
+	number int    // from 1 on; removed lines count
+	sum    uint32 // the checksum of the line
+	end    int64  // the offset after it
+	text   []byte // valid until the next line is read; nil for a line above maxAuditLine
+}
+
+// cursor returns the cursor after the line.
+func (l auditLine) cursor() auditCursor { return auditCursor(l.number)<<32 | auditCursor(l.sum) }
+
+// record returns the record in the line, or nil for a damaged line.
+func (l auditLine) record() *audit.Change {
+	var c audit.Change
+	if l.text == nil || json.Unmarshal(l.text, &c) != nil {
+		return nil
+	}
+	return &c
+}
+
+// scanAudit calls visit for each line of an audit file until visit returns false. removed is the number of the lines
+// that were removed before the first one. A last line without a line end does not count yet: a process still writes it,
+// or was killed. It counts when another line follows.
+func scanAudit(f io.Reader, visit func(auditLine) bool) (removed int, err error) {
 	lines := bufio.NewReaderSize(f, maxAuditLine)
-	end := int64(0)
+	line := auditLine{}
 	for {
-		isFirst := end == 0
+		isFirst := line.end == 0
 		text, err := lines.ReadSlice('\n')
-		end += int64(len(text))
-		isTooLong := false
+		line.sum, line.end, line.text = crc32.ChecksumIEEE(text), line.end+int64(len(text)), text
 		for errors.Is(err, bufio.ErrBufferFull) {
 			text, err = lines.ReadSlice('\n')
-			end += int64(len(text))
-			isTooLong = true
+			line.sum, line.end, line.text = crc32.Update(line.sum, crc32.IEEETable, text), line.end+int64(len(text)), nil
 		}
 		switch {
 		case errors.Is(err, io.EOF):
-			return number, nil
+			return removed, nil
 		case err != nil:
-			return number, err
+			return removed, err
 		}
-		if isFirst && !isTooLong {
-			if removed, err := strconv.Atoi(string(text[:len(text)-1])); err == nil {
-				number = removed
+		if isFirst && line.text != nil {
+			if n, err := strconv.Atoi(string(text[:len(text)-1])); err == nil {
+				removed, line.number = n, n
 				continue
 			}
 		}
-		line := auditLine{number: number + 1, end: end}
-		if line.number > after {
-			var c audit.Change
-			if !isTooLong && json.Unmarshal(text, &c) == nil {
-				line.record = &c
-			}
-			if !visit(line) {
-				return number, nil
-			}
+		line.number++
+		if !visit(line) {
+			return removed, nil
 		}
-		number = line.number
 	}
 }
 
-// readAudit returns at most auditLimit records of the lines after the line with the number after. next is the number of
-// the last line that it read. next is below after when the file does not have so many lines, as in a restored CA.
-func (ca *CA) readAudit(after int) (items []audit.Change, next int, err error) {
+// errOtherAudit means that the audit file does not have the line of a cursor: the CA was restored, or is another one.
+var errOtherAudit = errors.New("the audit does not have the record before the cursor")
+
+// readAudit returns at most auditLimit records of the lines after a cursor, and the cursor after them. Its error is
+// errOtherAudit when the file has another line in the place of the cursor's, or none. A line that was removed counts as
+// the cursor's.
+func (ca *CA) readAudit(after auditCursor) (items []audit.Change, next auditCursor, err error) {
 	f, err := os.Open(ca.auditPath())
-	if errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && after == 0:
 		return nil, 0, nil
-	}
-	if err != nil {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, 0, errOtherAudit
+	case err != nil:
 		return nil, 0, err
 	}
 	defer f.Close()
-	next, err = scanAudit(f, after, func(line auditLine) bool {
-		if len(items) == auditLimit {
+	next = after
+	isThere := after == 0
+	removed, err := scanAudit(f, func(line auditLine) bool {
+		switch {
+		case line.number < after.number():
+			return true
+		case line.number == after.number():
+			isThere = after.isAfter(line)
+			return isThere
+		case len(items) == auditLimit:
 			return false
 		}
-		if line.record != nil {
-			items = append(items, *line.record)
+		if c := line.record(); c != nil {
+			items = append(items, *c)
 		}
+		next = line.cursor()
 		return true
 	})
+	if err == nil && !isThere && after.number() > removed {
+		err = errOtherAudit
+	}
 	return items, next, err
 }
 
@@ -150,9 +196,10 @@ func isSameFile(before, now os.FileInfo) bool {
 	return now != nil && os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
 }
 
-// trimAudit removes lines from the beginning of the audit file: those with a number up to gathered whose records are
-// older than auditRetention.
-func (ca *CA) trimAudit(gathered int, now time.Time) error {
+// trimAudit removes lines from the beginning of the audit file: those before the line of gathered whose records are
+// older than auditRetention. It removes none when the file does not have the line of gathered. That line stays, so that
+// readAudit can compare it with a cursor.
+func (ca *CA) trimAudit(gathered auditCursor, now time.Time) error {
 	unlock, err := ca.lock()
 	if err != nil {
 		return err
@@ -167,14 +214,22 @@ func (ca *CA) trimAudit(gathered int, now time.Time) error {
 	}
 	defer f.Close()
 	var last auditLine // the last one to remove
-	_, err = scanAudit(f, 0, func(line auditLine) bool {
-		if line.number > gathered || line.record != nil && now.Before(line.record.Time.Add(auditRetention)) {
+	isYoung, isThere := false, false
+	_, err = scanAudit(f, func(line auditLine) bool {
+		if line.number >= gathered.number() {
+			isThere = gathered.isAfter(line)
 			return false
 		}
-		last = line
+		if !isYoung {
+			c := line.record()
+			isYoung = c != nil && now.Before(c.Time.Add(auditRetention))
+		}
+		if !isYoung {
+			last = line
+		}
 		return true
 	})
-	if err != nil || last.number == 0 {
+	if err != nil || last.number == 0 || !isThere {
 		return err
 	}
 	shorter, err := atomicfile.New(ca.auditPath(), 0o600)
@@ -209,10 +264,10 @@ func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 		return rest.Errorf(http.StatusForbidden, "forbidden", "only a valid certificate of %s reads the audit", auditReader)
 	}
 	q := r.URL.Query()
-	after, wait := 0, 0
-	for text, number := range map[string]*int{"after": &after, "wait": &wait} {
+	after, wait := int64(0), int64(0)
+	for text, number := range map[string]*int64{"after": &after, "wait": &wait} {
 		if value := q.Get(text); value != "" {
-			if *number, err = strconv.Atoi(value); err != nil || *number < 0 {
+			if *number, err = strconv.ParseInt(value, 10, 64); err != nil || *number < 0 {
 				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "%s is no number", text)
 			}
 		}
@@ -221,21 +276,23 @@ func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	look := time.NewTicker(auditLook)
 	defer look.Stop()
 	var items []audit.Change
-	var next int
+	var next auditCursor
 	var seen os.FileInfo // the file that was read last
 	for last := wait == 0; ; {
 		if now := s.ca.statAudit(); seen == nil || !isSameFile(seen, now) {
-			if items, next, err = s.ca.readAudit(after); err != nil {
+			items, next, err = s.ca.readAudit(auditCursor(after))
+			if errors.Is(err, errOtherAudit) {
+				return rest.Errorf(http.StatusGone, "gone", "%v: read it from the beginning", err)
+			}
+			if err != nil {
 				return err
 			}
 			seen = now
 		}
-		if next < after { // a restored CA
-			return rest.Errorf(http.StatusGone, "gone", "the audit has %d records: read it from the beginning", next)
-		}
-		s.gathered.Store(int64(after))
+		s.gathered.Store(after)
 		if len(items) > 0 || last {
-			return rest.WriteJSON(w, http.StatusOK, audit.Page{Items: slices.Clip(items), Next: strconv.Itoa(next)})
+			return rest.WriteJSON(w, http.StatusOK, audit.Page{Items: slices.Clip(items),
+				Next: strconv.FormatInt(int64(next), 10)})
 		}
 		select {
 		case <-look.C:

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"atoll.dev/internal/atomicfile"
 )
@@ -232,7 +231,7 @@ func (ca *CA) Pool() *x509.CertPool { return poolOf(ca.roots().all()) }
 
 // Pin returns the text by which [PinCA] recognizes the roots that the region trusts now: their fingerprints, separated
 // by commas.
-func (ca *CA) Pin() string { return strings.Join(newTrust(ca.roots().all(), nil).fingerprints(), ",") }
+func (ca *CA) Pin() string { return fingerprintsOf(ca.roots().all()) }
 
 // trustPEM returns the roots that the region trusts and the cross certificates by which they vouch for each other.
 func (ca *CA) trustPEM() (string, error) {

@@ -15,13 +15,15 @@ import (
 )
 
 // bubbleCA runs a signing service inside a synctest bubble until the function
-// that it returns is called.
+// that it returns is called. A request that waits for a revocation list looks for it every 5 s: virtual hours have
+// too many of the looks of crlLook.
 func bubbleCA(t *testing.T, ca *CA) (l *pipes, stop func()) {
 	t.Helper()
 	l = newPipes()
 	quiet := slog.New(slog.DiscardHandler)
 	ctx, cancel := context.WithCancel(context.Background())
 	s := NewServer(ca)
+	s.look = 5 * time.Second
 	var running sync.WaitGroup
 	running.Go(func() {
 		if err := (&rest.Server{Name: "pki", Handler: s.Handler(quiet), TLS: s.TLS(), Log: quiet}).Run(

@@ -70,6 +70,7 @@ type IdentityOptions struct {
 type Identity struct {
 	o       IdentityOptions
 	anchors []*x509.Certificate // the roots in CAFile
+	ignored error               // why loadTrust does not use trustFile; nil when it does, or when there is none
 	trust   atomic.Pointer[trust]
 	current atomic.Pointer[tls.Certificate]
 	chain   atomic.Pointer[[]*x509.Certificate] // that of current
@@ -204,8 +205,12 @@ func (id *Identity) check(chain []*x509.Certificate, at time.Time) error {
 	}
 	_, _, err := verifyClient(chain, id.trust.Load().pool, at)
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
-		return fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName,
-			err)
+		err = fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName, err)
+		if id.ignored != nil {
+			err = fmt.Errorf("%w; %w; if this process shall stay in its region, write the region's present certificates "+
+				"(ca.crt beside the CA) to %s", err, id.ignored, id.o.CAFile)
+		}
+		return err
 	}
 	return err
 }

@@ -1,6 +1,7 @@
 package pki
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -44,11 +45,13 @@ func (id *Identity) loadAnchors(ctx context.Context) error {
 }
 
 // loadTrust uses the roots in trustFile, if they follow from those in CAFile, and else those in CAFile: an operator
-// has given the process the roots of another region.
+// has given the process the roots of another region. A damaged trustFile is an error: after a rotation the region has
+// none of the roots in CAFile any more.
 func (id *Identity) loadTrust() error {
 	anchors := newTrust(id.anchors, nil)
 	id.trust.Store(anchors)
-	data, err := os.ReadFile(filepath.Join(id.o.Dir, trustFile))
+	path := filepath.Join(id.o.Dir, trustFile)
+	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
@@ -56,15 +59,22 @@ func (id *Identity) loadTrust() error {
 		return err
 	}
 	stored, err := parseCertificates(data)
-	if err == nil {
-		var followed *trust
-		if followed, err = anchors.follow(stored); err == nil {
-			id.trust.Store(followed)
-			return nil
-		}
+	if err == nil && !bytes.Equal(encodeChain(stored), data) { // a cut file has whole certificates at its beginning
+		err = errors.New("holds something else than certificates")
 	}
+	if err != nil {
+		return fmt.Errorf("file %s of the roots that this process trusts is damaged: %w; restore it from a backup, or "+
+			"write the region's present certificates (ca.crt beside the CA) to %s and remove the damaged file", path, err,
+			id.o.CAFile)
+	}
+	followed, err := anchors.follow(stored)
+	if err == nil {
+		id.trust.Store(followed)
+		return nil
+	}
+	id.ignored = fmt.Errorf("the roots in %s are not used, because they do not follow from %s: %w", path, id.o.CAFile, err)
 	id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the roots on disk are not used, but those of the CA file",
-		slog.String("file", filepath.Join(id.o.Dir, trustFile)), slog.Any("error", err))
+		slog.String("file", path), slog.Any("error", err))
 	return nil
 }
 

@@ -26,6 +26,9 @@ type issuerSet struct {
 	// intact are the issuing CAs whose files can be used and that are not revoked, in the order in which they begin. Of
 	// each role one signs certificates, see signer. The others sign revocation lists only, while they have a key.
 	intact []issuer
+	// revoked are the issuing CAs that are on the list of their root. A killed [CA.Issue] has left their files, with their
+	// keys.
+	revoked []issuer
 	// damaged are the issuing CAs whose files cannot be used. It is not known whether they are revoked.
 	damaged []damagedIssuer
 }
@@ -66,7 +69,8 @@ func (s issuerSet) damagedOf(role Role) *damagedIssuer {
 // below returns the set without those issuing CAs that another root has certified.
 func (s issuerSet) below(root *x509.Certificate) issuerSet {
 	isOther := func(i issuer) bool { return !i.root.Equal(root) }
-	return issuerSet{intact: slices.DeleteFunc(slices.Clone(s.intact), isOther), damaged: s.damaged}
+	return issuerSet{intact: slices.DeleteFunc(slices.Clone(s.intact), isOther),
+		revoked: slices.DeleteFunc(slices.Clone(s.revoked), isOther), damaged: s.damaged}
 }
 
 // countOf returns the number of intact issuing CAs of a role.
@@ -79,9 +83,9 @@ func (s issuerSet) countOf(role Role) (n int) {
 	return n
 }
 
-// readIssuers reads the files of all issuing CAs, and leaves out the revoked ones. It fails when there are files, but
-// no revocation list of a root: without the list a revoked issuing CA would sign again. A damaged file is no error,
-// because the other issuing CAs do not need it.
+// readIssuers reads the files of all issuing CAs. It fails when there are files, but no revocation list of a root:
+// without the list a revoked issuing CA would sign again. A damaged file is no error, because the other issuing CAs do
+// not need it.
 func (ca *CA) readIssuers() (issuerSet, error) {
 	var have issuerSet
 	dir := filepath.Join(ca.dir, issuingDir)
@@ -107,11 +111,13 @@ func (ca *CA) readIssuers() (issuerSet, error) {
 		case errors.Is(err, fs.ErrNotExist): // removed meanwhile
 		case err != nil:
 			have.damaged = append(have.damaged, damagedIssuer{Role(role), path, err})
-		case !revoked.has(read.root, read.cert):
+		case revoked.has(read.root, read.cert):
+			have.revoked = append(have.revoked, read)
+		default:
 			have.intact = append(have.intact, read)
 		}
 	}
-	if len(have.intact)+len(have.damaged) > 0 && listMissing != nil {
+	if len(have.intact)+len(have.revoked)+len(have.damaged) > 0 && listMissing != nil {
 		return issuerSet{}, listMissing
 	}
 	slices.SortStableFunc(have.intact, func(a, b issuer) int {
@@ -167,8 +173,13 @@ func (ca *CA) issuerFile(role Role, cert *x509.Certificate) string {
 // shortSerial returns the part of a serial number that is in the name of an issuing CA and of its file.
 func shortSerial(serial *big.Int) string { return serial.Text(36)[:8] }
 
-// removeIssuer removes the file of an issuing CA, with its key.
-func (ca *CA) removeIssuer(i issuer) error {
-	path := ca.issuerFile(i.role, i.cert)
-	return removeFile(filepath.Dir(path), filepath.Base(path))
+// removeIssuers removes the files of issuing CAs, with their keys.
+func (ca *CA) removeIssuers(issuers []issuer) error {
+	for _, i := range issuers {
+		path := ca.issuerFile(i.role, i.cert)
+		if err := removeFile(filepath.Dir(path), filepath.Base(path)); err != nil {
+			return err
+		}
+	}
+	return nil
 }

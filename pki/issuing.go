@@ -183,14 +183,17 @@ func (ca *CA) makeIssuer(role Role, root rootPair, current *issuer, now time.Tim
 	return atomicfile.Create(ca.issuerFile(role, tmpl), append(data, encodeCert(der)...), 0o600)
 }
 
-// renewIssuers makes an issuing CA for each role that has none, or whose issuing CA is due for renewal. Then it calls
-// removeReplaced. The caller holds the lock.
+// renewIssuers makes an issuing CA for each role that has none, or whose issuing CA is due for renewal. It removes the
+// files of revoked ones, which a killed [CA.Issue] has left, and calls removeReplaced. The caller holds the lock.
 //
 // For a role it makes no issuing CA, and returns no error, when the root's key is not here, and when the only issuing
 // CA that could sign has a damaged file, because an operator may restore that file. [CA.Status] warns in both cases.
 func (ca *CA) renewIssuers(now time.Time) error {
 	have, err := ca.readIssuers()
 	if err != nil {
+		return err
+	}
+	if err := ca.removeIssuers(have.revoked); err != nil {
 		return err
 	}
 	root := ca.issuingRoot(have)
@@ -245,7 +248,7 @@ func (ca *CA) removeReplaced(all []issuer, now time.Time) error {
 		var err error
 		switch {
 		case now.After(old.cert.NotAfter.Add(skew)):
-			err = ca.removeIssuer(old)
+			err = ca.removeIssuers([]issuer{old})
 		case old.key != nil:
 			err = atomicfile.Write(ca.issuerFile(old.role, old.cert), encodeCert(old.cert.Raw), 0o600)
 		}

@@ -134,7 +134,7 @@ func TestI7ASupersededCertificateRevokesItsLine(t *testing.T) {
 				t.Errorf("log:\n%s", log.String())
 			}
 			status, page := getAudit(t, url, platform, "")
-			if status != http.StatusOK || len(page.Items) != 1 || page.Next != "1" ||
+			if status != http.StatusOK || len(page.Items) != 1 || page.Next != fmt.Sprint(cursorAt(t, ca, 1)) ||
 				page.Items[0].Principal != "management-01" || page.Items[0].Key == "" {
 				t.Errorf("audit: %d %+v", status, page)
 			}

@@ -203,10 +203,8 @@ func (ca *CA) issueAll(o IssueOptions) error {
 			return err
 		}
 	}
-	for _, i := range revoked {
-		if err := ca.removeIssuer(i); err != nil {
-			return err
-		}
+	if err := ca.removeIssuers(revoked); err != nil {
+		return err
 	}
 	_, err = ca.writeCRL(now)
 	return err

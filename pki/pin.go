@@ -21,12 +21,15 @@ import (
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// PinCA makes sure that file holds certificates of roots with a [Fingerprint] in want,
-// and no other. want has one, or several separated by commas, as [CA.Pin] returns them; the
-// caller must have it from a trusted source. When file does not exist, PinCA fetches the
-// certificates from the signing service at url over an unverified connection, and takes
-// those whose fingerprint is in want. It retries until ctx is done while the service does
-// not answer.
+// PinCA makes sure that file holds certificates of roots with a [Fingerprint] in want, and no other. want has one, or
+// several separated by commas, as [CA.Pin] returns them; the caller must have it from a trusted source.
+//
+//   - A file with such certificates stays. PinCA removes others from it, which would be trusted as well.
+//   - When the file does not exist, or has no such certificate, as after a rotation of the root, PinCA fetches the
+//     certificates from the signing service at url over an unverified connection, and writes those whose fingerprint
+//     is in want. It retries until ctx is done while the service does not answer.
+//   - When neither the file nor the service has such a certificate, PinCA fails, and changes nothing. It also fails for
+//     a file that has no certificates.
 func PinCA(ctx context.Context, url, want, file string) error {
 	wanted := strings.Split(want, ",")
 	for _, one := range wanted {
@@ -34,39 +37,65 @@ func PinCA(ctx context.Context, url, want, file string) error {
 			return fmt.Errorf(`CA fingerprint %q is not "sha256:" and 64 hex digits`, one)
 		}
 	}
+	var have, pinned []*x509.Certificate
 	data, err := os.ReadFile(file)
-	missing := errors.Is(err, fs.ErrNotExist)
-	if missing {
-		if data, err = awaitCA(ctx, url); err != nil {
-			return fmt.Errorf("fetching the CA's certificate from %s: %w", url, err)
+	switch {
+	case err == nil:
+		if have, err = parseCertificates(data); err != nil {
+			return fmt.Errorf("the CA's certificate, from %s, %w; remove the file, and it is fetched again", file, err)
 		}
-	}
-	if err != nil {
+	case !errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("reading the CA's certificate: %w", err)
 	}
-	from := file
-	if missing {
-		from = url
+	if pinned = withFingerprint(have, wanted); len(pinned) == 0 {
+		if pinned, err = fetchPinned(ctx, url, wanted); err != nil && have != nil {
+			err = fmt.Errorf("file %s has %s, not %s, and was to be replaced: %w", file, fingerprintsOf(have), want, err)
+		}
+		if err != nil {
+			return err
+		}
 	}
-	certs, err := parseCertificates(data)
-	if err != nil {
-		return fmt.Errorf("the CA's certificate, from %s, %w", from, err)
-	}
-	pinned := slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
-		return !slices.Contains(wanted, Fingerprint(c))
-	})
-	// The signing service may have more roots than were named. A file with more would be trusted whole.
-	if len(pinned) == 0 || !missing && len(pinned) < len(certs) {
-		return fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", from,
-			strings.Join(newTrust(certs, nil).fingerprints(), ","), want)
-	}
-	if !missing {
+	if slices.EqualFunc(pinned, have, (*x509.Certificate).Equal) {
 		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(file), 0o700); err != nil {
 		return err
 	}
-	return atomicfile.Write(file, encodeChain(pinned), 0o644)
+	if err := atomicfile.Write(file, encodeChain(pinned), 0o644); err != nil {
+		return fmt.Errorf("writing the CA's certificates, %s: %w", want, err)
+	}
+	return nil
+}
+
+// withFingerprint returns the certificates whose fingerprint is in wanted.
+func withFingerprint(certs []*x509.Certificate, wanted []string) []*x509.Certificate {
+	return slices.DeleteFunc(slices.Clone(certs), func(c *x509.Certificate) bool {
+		return !slices.Contains(wanted, Fingerprint(c))
+	})
+}
+
+// fingerprintsOf returns the fingerprints of certificates, separated by commas.
+func fingerprintsOf(certs []*x509.Certificate) string {
+	return strings.Join(newTrust(certs, nil).fingerprints(), ",")
+}
+
+// fetchPinned fetches the CA's certificates and returns those whose fingerprint is in wanted, at least one. The signing
+// service may have more roots than were named.
+func fetchPinned(ctx context.Context, url string, wanted []string) ([]*x509.Certificate, error) {
+	data, err := awaitCA(ctx, url)
+	if err != nil {
+		return nil, fmt.Errorf("fetching the CA's certificate from %s: %w", url, err)
+	}
+	certs, err := parseCertificates(data)
+	if err != nil {
+		return nil, fmt.Errorf("the CA's certificate, from %s, %w", url, err)
+	}
+	pinned := withFingerprint(certs, wanted)
+	if len(pinned) == 0 {
+		return nil, fmt.Errorf("the CA's certificate, from %s, is not the one that was named: it has %s, not %s", url,
+			fingerprintsOf(certs), strings.Join(wanted, ","))
+	}
+	return pinned, nil
 }
 
 // awaitCA fetches the CA's certificate, and retries until the service answers.

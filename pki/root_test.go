@@ -68,7 +68,7 @@ func TestARegionGoesOnWithoutItsRootKey(t *testing.T) {
 		}
 		renew := func() {
 			t.Helper()
-			wait(4 * 24 * time.Hour)
+			wait(6 * 24 * time.Hour)
 			if err := errors.Join(agent.Renew(t.Context()), server.Renew(t.Context()), confirm(t, server),
 				confirm(t, agent)); err != nil {
 				t.Fatal(err)

@@ -7,10 +7,12 @@ import (
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -167,8 +169,8 @@ func TestI7AProcessTakesRootsFromTheSigningServiceOnly(t *testing.T) {
 	}
 }
 
-// Stored roots count only if they follow from the CA file. An operator who gives a process the CA of another region,
-// or who finds the file damaged, gets what the CA file says.
+// Stored roots count only if they follow from the CA file. An operator who gives a process the CA of another region
+// gets what the CA file says. A damaged file is an error, because the region may have none of the roots in the CA file.
 func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 	ca, first, next := rotated(t, RootPrepared)
 	o := options(t, ca, serveCA(t, ca), "edge-7")
@@ -188,7 +190,7 @@ func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	load := func(file, stored []byte) *Identity {
+	load := func(file, stored []byte) (*Identity, error) {
 		t.Helper()
 		writeFile(t, o.CAFile, file)
 		writeFile(t, path, stored)
@@ -196,10 +198,7 @@ func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 		if err := fresh.loadAnchors(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if err := fresh.loadTrust(); err != nil {
-			t.Fatal(err)
-		}
-		return fresh
+		return fresh, fresh.loadTrust()
 	}
 	retired := newTrust([]*x509.Certificate{next}, crosses).encode()
 	for name, c := range map[string]struct {
@@ -212,11 +211,32 @@ func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 		"retired, and the next given":  {encodeCert(next.Raw), retired, []*x509.Certificate{next}},
 		"the CA of another region":     {other.CertPEM(), stored, []*x509.Certificate{other.Certificate()}},
 		"stored roots without a cross": {encodeCert(first.Raw), ca.CertPEM(), []*x509.Certificate{first}},
-		"damaged":                      {encodeCert(first.Raw), stored[:len(stored)/2], []*x509.Certificate{first}},
-		"empty":                        {encodeCert(first.Raw), nil, []*x509.Certificate{first}},
 	} {
-		if got := load(c.file, c.stored); !trusts(got, c.want...) {
-			t.Errorf("%s: trusts %v", name, got.trust.Load().fingerprints())
+		if got, err := load(c.file, c.stored); err != nil || !trusts(got, c.want...) {
+			t.Errorf("%s: %v, trusts %v", name, err, got.trust.Load().fingerprints())
+		}
+	}
+	changed := slices.Clone(retired)
+	changed[len(encodeCert(next.Raw))+100] = '!'
+	for name, damaged := range map[string][]byte{"empty": nil, "cut": stored[:len(stored)/2],
+		"cut at the end": retired[:len(retired)-2], "changed": changed, "with more": append(slices.Clone(retired), "x"...),
+		"zeros": make([]byte, 4096)} {
+		_, err := load(encodeCert(first.Raw), damaged)
+		for _, want := range []string{path, "is damaged", "restore it from a backup", "to " + o.CAFile + " and remove"} {
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("%s: the error does not say %q: %v", name, want, err)
+			}
+		}
+	}
+	// Whoever stays in his region by mistake without its roots is told, too.
+	writeFile(t, o.CAFile, other.CertPEM())
+	writeFile(t, path, retired)
+	o.TokenFile, o.Logger = "", slog.New(slog.DiscardHandler)
+	_, err = OpenIdentity(t.Context(), o)
+	for _, want := range []string{"the roots in " + path + " are not used",
+		"certificates (ca.crt beside the CA) to " + o.CAFile} {
+		if !errors.Is(err, ErrNotEnrolled) || !strings.Contains(err.Error(), want) {
+			t.Errorf("the error does not say %q: %v", want, err)
 		}
 	}
 }
@@ -241,7 +261,7 @@ func TestAgentsJoinDuringARotation(t *testing.T) {
 				"the file of the first root":          {file: encodeCert(first.Raw)},
 				"the file of both":                    {file: ca.CertPEM()},
 				"the file of both, and both pins":     {pin: ca.Pin(), file: ca.CertPEM()},
-				"the file of both, and the first pin": {pin: Fingerprint(first), file: ca.CertPEM(), want: "is not the one"},
+				"the file of both, and the first pin": {pin: Fingerprint(first), file: ca.CertPEM()},
 				"the pin of another region":           {pin: Fingerprint(makeRoot(t).cert), want: "is not the one"},
 			} {
 				o := options(t, ca, url, "edge-7")

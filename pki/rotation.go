@@ -228,10 +228,14 @@ func (ca *CA) retireRoot(o RotationOptions, _ rootPairs, now time.Time) error {
 		idOf(roots.present)); err != nil {
 		return err
 	}
-	for _, i := range have.below(roots.present).intact {
-		if err := ca.removeIssuer(i); err != nil {
-			return err
-		}
+	// No file of an issuing CA below the present root may be there, or come back, once this root is forgotten: it could
+	// neither be verified nor found in a list. So the removals are on disk before the rename.
+	old := have.below(roots.present)
+	if err := ca.removeIssuers(slices.Concat(old.intact, old.revoked)); err != nil {
+		return err
+	}
+	if err := atomicfile.SyncDir(filepath.Join(ca.dir, issuingDir)); err != nil {
+		return err
 	}
 	if err := os.Rename(filepath.Join(ca.dir, nextFile), filepath.Join(ca.dir, caFile)); err != nil {
 		return err

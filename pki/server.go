@@ -51,7 +51,8 @@ type Server struct {
 	waiting chan struct{} // holds a token for each request that waits for a new revocation list
 
 	superseded prometheus.Counter
-	gathered   atomic.Int64 // the last cursor of the reader of the audit: it has the records before that
+	look       time.Duration // between two looks of serveCRL at the CA's directory
+	gathered   atomic.Int64  // the last cursor of the reader of the audit: it has the records before that
 
 	mu           sync.Mutex
 	serving      *tls.Certificate // the service's own certificate, see certificate
@@ -62,6 +63,7 @@ type Server struct {
 // NewServer returns a signing service of ca.
 func NewServer(ca *CA) *Server {
 	return &Server{ca: ca, failed: newFailures(), waiting: make(chan struct{}, crlWaiting),
+		look: crlLook,
 		superseded: prometheus.NewCounter(prometheus.CounterOpts{Name: "pki_superseded_certificates_used_total",
 			Help: "Certificates that were used after their renewal. Each revoked its line: somebody has a copy of a key."})}
 }
@@ -167,7 +169,7 @@ func (s *Server) serveCRL(w http.ResponseWriter, r *http.Request) error {
 	after := r.URL.Query().Get("after")
 	enough := time.NewTimer(crlWait)
 	defer enough.Stop()
-	look := time.NewTicker(crlLook)
+	look := time.NewTicker(s.look)
 	defer look.Stop()
 	stop := rest.Stopping(r.Context())
 	last := true // without a free place the present list is the answer

@@ -189,7 +189,7 @@ func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 		if _, _, err := s.ca.CRL(); err != nil {
 			log.LogAttrs(ctx, slog.LevelError, "the CA cannot sign revocation lists", slog.Any("error", err))
 		}
-		if err := s.ca.trimAudit(int(s.gathered.Load()), time.Now()); err != nil {
+		if err := s.ca.trimAudit(auditCursor(s.gathered.Load()), time.Now()); err != nil {
 			log.LogAttrs(ctx, slog.LevelWarn, "old audit records were not removed, the next round tries again",
 				slog.Any("error", err))
 		}
@@ -206,7 +206,7 @@ func (s *Server) Run(ctx context.Context, log *slog.Logger) error {
 	}
 }
 
-// Metrics of issuing CAs. They are read from the CA's directory at each scrape.
+// Metrics of issuing CAs and of the rotation of the root. They are read from the CA's directory at each scrape.
 var (
 	issuerExpires = prometheus.NewDesc("pki_issuing_ca_expires_timestamp_seconds",
 		"When the issuing CA that signs for a role ends; 0 when there is none.", []string{"role"}, nil)
@@ -214,6 +214,12 @@ var (
 		"When the issuing CA that signs for a role is due for renewal, which needs the root's key.", []string{"role"}, nil)
 	rootKeyPresent = prometheus.NewDesc("pki_root_key_present",
 		"1 when the root's key is in the CA's directory, 0 when it was taken away.", nil, nil)
+	rotationPhase = prometheus.NewDesc("pki_root_rotation_phase",
+		"1 for the phase of the rotation of the root that is under way, 0 for the others.", []string{"phase"}, nil)
+	rotationSince = prometheus.NewDesc("pki_root_rotation_phase_since_timestamp_seconds",
+		"When the phase of the rotation of the root began; 0 when no rotation is under way.", nil, nil)
+	rotationWaiting = prometheus.NewDesc("pki_root_rotation_waiting",
+		"Identities that keep the rotation of the root from its next step; 0 when no rotation is under way.", nil, nil)
 )
 
 // Describe implements [prometheus.Collector].
@@ -222,10 +228,13 @@ func (s *Server) Describe(to chan<- *prometheus.Desc) {
 	to <- issuerExpires
 	to <- issuerRenewal
 	to <- rootKeyPresent
+	to <- rotationPhase
+	to <- rotationSince
+	to <- rotationWaiting
 }
 
-// Collect implements [prometheus.Collector]. A CA that cannot be read, or whose root signs everything, has no metrics
-// of issuing CAs.
+// Collect implements [prometheus.Collector]. A CA that cannot be read has none of these metrics. One whose root signs
+// everything has none of issuing CAs.
 func (s *Server) Collect(to chan<- prometheus.Metric) {
 	s.superseded.Collect(to)
 	status, err := s.ca.Status()
@@ -240,6 +249,20 @@ func (s *Server) Collect(to chan<- prometheus.Metric) {
 		present = 0
 	}
 	gauge(rootKeyPresent, present)
+	rotation := RotationStatus{}
+	since := 0.0
+	if status.Rotation != nil {
+		rotation, since = *status.Rotation, float64(status.Rotation.Since.Unix())
+	}
+	for _, phase := range []string{RootPrepared, RootCompleted} {
+		value := 0.0
+		if rotation.Phase == phase {
+			value = 1
+		}
+		gauge(rotationPhase, value, phase)
+	}
+	gauge(rotationSince, since)
+	gauge(rotationWaiting, float64(len(rotation.Waiting)))
 	if status.Root.SignsAll {
 		return
 	}

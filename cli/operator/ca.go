@@ -61,7 +61,8 @@ func caStatus(session *terminal.Session) *cobra.Command {
 here, a new issuing CA replaces the old one when two thirds of its year are over. Without it, a
 warning says from then on that the key is needed. The metrics of atoll pki
 (pki_issuing_ca_renewal_due_timestamp_seconds) and its log say the same. While the root is
-replaced ("atoll ca root"), the phase, and who keeps the next step waiting.`,
+replaced ("atoll ca root"), the phase, and who keeps the next step waiting; the metrics
+pki_root_rotation_phase and pki_root_rotation_waiting say the same.`,
 		Example: "  atoll ca status -o json"}
 	o := terminal.AddOutputFlag(cmd)
 	dir := addCADirFlag(cmd)

@@ -92,7 +92,8 @@ func addIdentityFlags(cmd *cobra.Command, f *identityFlags) {
 	cmd.Flags().StringVar(&f.url, "pki", "", "URL of the region's CA (atoll pki)")
 	cmd.Flags().StringVar(&f.caFile, "ca", "", "PEM file of the region's CA, with one root or several")
 	cmd.Flags().StringVar(&f.caHash, "ca-hash", "",
-		"fingerprint of the region's CA, sha256:HEX, or several with commas; fetches the file of --ca when it is not there")
+		"fingerprint of the region's CA, sha256:HEX, or several with commas; the file of --ca is fetched when it has none "+
+			"of these, and loses others")
 	cmd.Flags().StringVar(&f.tokenFile, "token-file", "",
 		"file with a join token, needed until the service has a certificate")
 	for _, name := range []string{"identity", "pki", "ca"} {
