@@ -66,14 +66,7 @@ func getSealed(ctx context.Context, store Store, kms envelope.KMS, name string, 
 	if err != nil {
 		return key, err
 	}
-	wrapped, sealed, err := envelope.SplitDescribed(name, object)
-	if err != nil {
-		return key, err
-	}
-	if key, err = envelope.OpenDataKey(ctx, kms, wrapped); err != nil {
-		return key, fmt.Errorf("%s: %w", name, err)
-	}
-	body, err := key.Open(name, sealed)
+	body, key, err := openDescribed(ctx, kms, name, object)
 	if err != nil {
 		return key, err
 	}
