@@ -7,7 +7,7 @@
 // Below the store's prefix:
 //
 //	NAMESPACE/NAME/CHAIN/order-00000007-TIME the chain's Order, stored first: the plane's seventh chain, say
-//	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 2 MiB
+//	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of 1 MiB; earlier versions: 2 MiB
 //	NAMESPACE/NAME/CHAIN/keys                the plane's keys and certificates
 //	NAMESPACE/NAME/CHAIN/chain               Manifest, written last: a chain without it is not restored from
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds

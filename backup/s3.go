@@ -22,7 +22,7 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// requestLimit bounds one request to the store: a part of a snapshot (2 MiB) takes so long at 70 KiB/s.
+// requestLimit bounds one request to the store: a part of a snapshot (1 MiB) takes so long at 35 KiB/s.
 const requestLimit = 30 * time.Second
 
 // S3Options describe a bucket of an S3-compatible store.
