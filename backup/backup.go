@@ -7,13 +7,13 @@
 // Below the store's prefix:
 //
 //	NAMESPACE/NAME/CHAIN/order-00000007-TIME the chain's Order, stored first: the plane's seventh chain, say
-//	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of at most 2 MiB
+//	NAMESPACE/NAME/CHAIN/snapshot-00000000   a part of the compressed snapshot, of 1 MiB; earlier versions: 2 MiB
 //	NAMESPACE/NAME/CHAIN/keys                the plane's keys and certificates
 //	NAMESPACE/NAME/CHAIN/chain               Manifest, written last: a chain without it is not restored from
 //	NAMESPACE/NAME/CHAIN/log-00000001        segment: the changes of a few seconds
 //	NAMESPACE/NAME/CHAIN/mark                mark: nothing changed after the last segment until a moment
 //	NAMESPACE/NAME/move-ID/...               the data of a plane that moves; see handover
-//	.deleted/NAMESPACE/NAME                  tombstone: when the plane's cluster was deleted, and the owner of its data
+//	.deleted/NAMESPACE/NAME                  tombstone: the plane's cluster was deleted; with the owner of its data
 //	.owners/NAMESPACE/NAME                   the owners of the plane's data, the last one last, sealed (decision 156)
 //
 // The name of a chain begins with the time of its snapshot. The order of a plane's chains is that of their generations:
@@ -49,7 +49,8 @@ var ErrNotFound = errors.New("no such object")
 // ErrCorrupt is the error of an object whose content is not the one that was stored under its name.
 var ErrCorrupt = envelope.ErrCorrupt
 
-// Store keeps objects. Its methods may be called by many goroutines.
+// Store keeps objects. Its methods may be called by many goroutines. Package backup/storetest is the suite that each
+// implementation passes.
 type Store interface {
 	// Put stores an object, or replaces it. nil means that the store has promised to keep it.
 	Put(ctx context.Context, name string, content []byte) error
@@ -59,6 +60,9 @@ type Store interface {
 	List(ctx context.Context, prefix string) ([]string, error)
 	// Delete removes an object. It is no error when there is none.
 	Delete(ctx context.Context, name string) error
+	// Age returns how long ago an object was stored, to the second, or ErrNotFound. It compares two times of the store's
+	// own clock: the clock of this machine may be wrong.
+	Age(ctx context.Context, name string) (time.Duration, error)
 }
 
 // Plane names the control plane of a backup: namespace and name of its HostedCluster.

@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	partSize    = 2 << 20   // of a compressed snapshot; a follower has two parts in memory
+	partSize    = 1 << 20   // of a compressed snapshot; a follower has one part in memory
 	windowSize  = 256 << 10 // of the compression
 	maxMessage  = 32 << 20  // of etcd: a fragment of a watch has at most two requests of 1.5 MiB
 	sampleEvery = time.Second
@@ -216,12 +216,12 @@ func (c *chain) storeParts(spool io.ReadSeeker, m *Manifest) error {
 	if _, err := spool.Seek(0, io.SeekStart); err != nil {
 		return err
 	}
+	var object []byte // each part is stored before the next one takes its memory
 	for n := 0; left > 0; n++ {
-		size := min(left, partSize)
+		size := min(left, int64(c.f.partSize))
 		left -= size
 		name := c.prefix + partName(n)
-		object, err := c.key.SealFrom(name, spool, int(size))
-		if err != nil {
+		if object, err = c.key.SealFrom(object, name, spool, int(size)); err != nil {
 			return err
 		}
 		if err := c.f.put(c.ctx, name, object); err != nil {

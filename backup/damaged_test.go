@@ -3,6 +3,7 @@ package backup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -94,7 +95,8 @@ func TestI1ADamagedChainDoesNotKeepTheNextOneFromItsFirstSecond(t *testing.T) {
 }
 
 // While a chain begins, the one before it goes on: those moments restore from the older chain when the newer one is
-// damaged. Moments that only the newer one has do not restore, and the latest moment never takes the older chain.
+// damaged. Moments that only the newer one has do not restore. The latest moment takes the older chain only when the
+// manifest of the newer one does not open, and then names the newer one.
 func TestAMomentOfTwoChainsRestoresFromTheUndamagedOne(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
@@ -127,7 +129,12 @@ func TestAMomentOfTwoChainsRestoresFromTheUndamagedOne(t *testing.T) {
 					most, err)
 			}
 			for _, at := range []time.Time{second.Taken.Add(50 * time.Second), {}} {
-				if _, err := fetch(t, w.store, at); !errors.Is(err, ErrCorrupt) {
+				r, err := fetch(t, w.store, at)
+				if at.IsZero() && object == manifestObject {
+					if err != nil || r.Chain != first.Name || !strings.Contains(fmt.Sprint(r.Damage), second.Name) {
+						t.Errorf("%s is damaged: the latest is of %s, named as damaged: %v, %v", object, r.Chain, r.Damage, err)
+					}
+				} else if !errors.Is(err, ErrCorrupt) {
 					t.Errorf("%s is damaged: at %s: %v", object, at, err)
 				}
 			}

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// KeepDeleted is how long the backups of a deleted cluster stay; longer when the store locks them for longer.
+// KeepDeleted is how long the backups of a deleted cluster stay, by the clock of the store; longer when the store locks
+// them for longer.
 const KeepDeleted = 7 * 24 * time.Hour
 
 // deletedPrefix is the prefix of the tombstones of deleted clusters. No namespace begins with a dot.
@@ -17,8 +18,8 @@ const deletedPrefix = ".deleted/"
 // tombstone records that a cluster was deleted. The object's content is the time of the deletion and, after a space,
 // the owner of the deleted data.
 type tombstone struct {
-	At    time.Time
-	Owner Owner // "": unknown, or an earlier version wrote the tombstone
+	At    time.Time // by the clock of the machine that has stored it, for people; RemoveDeleted reads Store.Age
+	Owner Owner     // "": unknown, or an earlier version wrote the tombstone
 }
 
 func parseTombstone(content []byte) (t tombstone, err error) {
@@ -107,10 +108,12 @@ func (r *Records) Exists(ctx context.Context, p Plane) (bool, error) {
 	return len(chains) > 0, err
 }
 
-// RemoveDeleted removes the backups of all clusters that were deleted more than KeepDeleted before now. It removes only
-// the tombstone when isUsed reports that a cluster of the name exists again, and when another owner than the one in the
-// tombstone has the plane. An error of one plane stops no other. It returns how many planes lost their backups.
-func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, now time.Time) (n int, err error) {
+// RemoveDeleted removes the backups of all clusters whose tombstones are older than KeepDeleted. The store's clock
+// decides that alone: neither that of this machine nor that of the machine that has deleted the cluster counts. It
+// removes only the tombstone when isUsed reports that a cluster of the name exists again, and when another owner than
+// the one in the tombstone has the plane. An error of one plane stops no other. It returns how many planes lost their
+// backups.
+func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool) (n int, err error) {
 	tombstones, err := r.store.List(ctx, deletedPrefix)
 	if err != nil {
 		return 0, err
@@ -126,7 +129,7 @@ func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, no
 			failed = append(failed, r.store.Delete(ctx, name))
 			continue
 		}
-		isRemoved, err := r.removeDeleted(ctx, name, p, now)
+		isRemoved, err := r.removeDeleted(ctx, name, p)
 		if err != nil {
 			failed = append(failed, fmt.Errorf("the backups of the deleted cluster %s: %w", p, err))
 		}
@@ -139,7 +142,7 @@ func (r *Records) RemoveDeleted(ctx context.Context, isUsed func(Plane) bool, no
 
 // removeDeleted removes the backups of one plane, its list of owners, and then its tombstone, when the tombstone is old
 // enough. It reports whether it has removed the backups.
-func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now time.Time) (bool, error) {
+func (r *Records) removeDeleted(ctx context.Context, name string, p Plane) (bool, error) {
 	content, err := r.store.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) { // hosting of another management cluster has removed it since the list
 		return false, nil
@@ -151,8 +154,14 @@ func (r *Records) removeDeleted(ctx context.Context, name string, p Plane, now t
 	if err != nil {
 		return false, err
 	}
-	if now.Sub(mark.At) < KeepLocked(r.store, KeepDeleted) {
+	// The age is read after the content: when another owner replaces the tombstone meanwhile, the age is that of the new
+	// one.
+	age, err := r.store.Age(ctx, name)
+	if errors.Is(err, ErrNotFound) || err == nil && age < KeepLocked(r.store, KeepDeleted) {
 		return false, nil
+	}
+	if err != nil {
+		return false, err
 	}
 	have, err := r.owners(ctx, p)
 	if err != nil {

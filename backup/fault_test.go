@@ -45,7 +45,7 @@ func TestALongOutageOfTheStoreBecomesSmallSegments(t *testing.T) {
 			t.Fatal(err)
 		}
 		for n := 1; n <= chains[0].Segments; n++ {
-			s, _, err := r.readSegment(t.Context(), n)
+			s, _, err := r.readSegment(t.Context(), w.store, n)
 			if err != nil || len(s.events) > segmentMax+3<<20 { // and one response of etcd
 				t.Errorf("segment %d: %d bytes, %v", n, len(s.events), err)
 			}

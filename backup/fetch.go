@@ -19,7 +19,8 @@ type Fetched struct {
 	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
 	Restores []string // orders that the plane had executed when the snapshot was taken
 	Release  string   // Manifest.Release
-	// Damage has the errors of other chains that should restore to the moment, too; nil when there were none.
+	// Damage has the errors of other chains that should restore to the moment, too, and for the latest moment those of
+	// later chains whose manifests cannot be opened; nil when there were none.
 	Damage error
 }
 
@@ -42,7 +43,12 @@ var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log"
 //
 // While a chain begins, the one before it goes on, so that two chains restore to some moments. Fetch tries each chain
 // that has the moment, and names those that are damaged: ErrCorrupt when no chain is left. An error of the store ends
-// it at once. For the latest moment it never takes an older chain instead of a damaged one: writes would be missing.
+// it at once.
+//
+// For the latest moment Fetch takes the last chain whose manifest opens, and names the later ones: somebody who can
+// store objects and has no keys can make a chain that looks like the last one. When that chain opens and its data is
+// damaged or incomplete, Fetch returns the error and takes no older chain: writes would be missing. It also takes none
+// when the key of a later chain is missing here, because the chain may be good.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
 	readers, err := openChains(ctx, store, kms, plane)
 	if err != nil {
@@ -97,13 +103,15 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 		}
 		return err
 	}
-	// The manifest of a chain whose names show no order may have it. If not, that of the newest chain may name the chain.
-	isIncomplete, last := chains[0].Generation == 0, len(chains)-1
-	for i := range known {
-		if chains[i].Generation == 0 || i == last && isIncomplete {
-			if err := read(&known[i]); err != nil {
+	// The manifest of a chain whose names show no order may have it. If not, that of the newest chain that can be read
+	// may name the chain.
+	isIncomplete, isNewest := chains[0].Generation == 0, true
+	for i := range slices.Backward(known) {
+		if e := &known[i]; isIncomplete && (isNewest || e.chain.Generation == 0) {
+			if err := read(e); err != nil {
 				return nil, err
 			}
+			isNewest = isNewest && e.damage != nil
 		}
 	}
 	slices.SortFunc(known, func(a, b evidence) int { return compareChains(a.chain, b.chain) })
@@ -115,11 +123,8 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 			}
 		}
 	}
-	// Without the manifest of the newest chain, which has a generation, no chain can be known to be later than it.
-	newest := known[last]
-	isLost := newest.damage != nil && newest.chain.Generation > 0
 	for i := range known {
-		known[i].isOlder = isLost || older[known[i].chain.Name]
+		known[i].isOlder = older[known[i].chain.Name]
 	}
 	if known, err = arrange(known); err != nil {
 		return nil, err
@@ -139,15 +144,32 @@ func hasTwin(list []evidence, i int) bool {
 		i+1 < len(list) && list[i+1].chain.Generation == generation
 }
 
-// fetchLatest fetches the latest moment that is stored.
+// fetchLatest fetches the latest moment that is stored: that of the last chain whose manifest opens.
 func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetched, error) {
-	last := len(chains) - 1
-	if err := chains[last].readManifest(ctx); err != nil {
-		return Fetched{}, err
+	var skipped []error
+	for _, r := range slices.Backward(chains) {
+		err := r.readManifest(ctx)
+		if err == nil {
+			got, err := fetchEnd(ctx, chains, dir)
+			got.Damage = errors.Join(skipped...)
+			return got, err
+		}
+		if !errors.Is(err, errNotOpened) {
+			return Fetched{}, fmt.Errorf("chain %s: %w", r.chain.Name, err)
+		}
+		skipped = append(skipped, fmt.Errorf("chain %s: %w; it was skipped: delete the objects below %s if nobody knows "+
+			"why they are there", r.chain.Name, err, r.prefix))
+		chains = chains[:len(chains)-1]
 	}
+	return Fetched{}, errors.Join(skipped...)
+}
+
+// fetchEnd fetches the latest moment of chains. The manifest of the last one was read.
+func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, error) {
+	last := len(chains) - 1
 	got, err := chains[last].fetch(ctx, time.Time{}, dir)
 	if err != nil {
-		return Fetched{}, err
+		return Fetched{}, fmt.Errorf("chain %s: %w", chains[last].chain.Name, err)
 	}
 	// When the last chain was interrupted while it began, the last chain with a log may have later changes. A chain of
 	// another period had ended before.

@@ -75,8 +75,9 @@ type State struct {
 
 // Follower makes the backup of one plane. Use New.
 type Follower struct {
-	o     Options
-	renew chan struct{} // holds one value after Renew, until the next chain begins
+	o        Options
+	renew    chan struct{} // holds one value after Renew, until the next chain begins
+	partSize int           // partSize, except in tests
 
 	mu    sync.Mutex
 	state State
@@ -104,7 +105,7 @@ func New(o Options) *Follower {
 		o.Retention = DefaultRetention()
 	}
 	o.Log = o.Log.With("plane", o.Plane.String())
-	return &Follower{o: o, renew: make(chan struct{}, 1), clock: clock{now: bothClocks}}
+	return &Follower{o: o, renew: make(chan struct{}, 1), partSize: partSize, clock: clock{now: bothClocks}}
 }
 
 // Renew makes the follower begin the next chain now. It is called when the present chain cannot be restored, and when

@@ -66,14 +66,7 @@ func getSealed(ctx context.Context, store Store, kms envelope.KMS, name string, 
 	if err != nil {
 		return key, err
 	}
-	wrapped, sealed, err := envelope.SplitDescribed(name, object)
-	if err != nil {
-		return key, err
-	}
-	if key, err = envelope.OpenDataKey(ctx, kms, wrapped); err != nil {
-		return key, fmt.Errorf("%s: %w", name, err)
-	}
-	body, err := key.Open(name, sealed)
+	body, key, err := openDescribed(ctx, kms, name, object)
 	if err != nil {
 		return key, err
 	}
@@ -177,7 +170,13 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 	if sum = list.sum(); sum == have {
 		return sum, nil
 	}
-	z, err := zstd.NewReader(&partReader{ctx: ctx, store: store, key: key, prefix: prefix, parts: list.Parts,
+	names := make([]string, len(list.Parts))
+	for i := range names {
+		names[i] = prefix + handoverPart(i)
+	}
+	objects := newAhead(ctx, store, names)
+	defer objects.close()
+	z, err := zstd.NewReader(&partReader{ctx: ctx, store: objects, key: key, prefix: prefix, parts: list.Parts,
 		name: handoverPart}, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return "", err

@@ -163,12 +163,12 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 				t.Fatal(err)
 			}
 			sleep(KeepDeleted - time.Hour)
-			if n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false }, time.Now()); n > 0 ||
+			if n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false }); n > 0 ||
 				err != nil {
 				t.Fatalf("%d were removed too early, %v", n, err)
 			}
 			sleep(2 * time.Hour)
-			n, err := records.RemoveDeleted(t.Context(), func(p Plane) bool { return p == testPlane }, time.Now())
+			n, err := records.RemoveDeleted(t.Context(), func(p Plane) bool { return p == testPlane })
 			if n > 0 || err != nil {
 				t.Fatalf("%d of a cluster that exists were removed, %v", n, err)
 			}
@@ -180,12 +180,50 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now()); err != nil { // again: the first counts
 			t.Fatal(err)
 		}
-		n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false }, time.Now())
+		n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false })
 		if n != 1 || err != nil {
 			t.Fatalf("%d were removed, %v", n, err)
 		}
 		if names, _ := w.store.List(t.Context(), ""); len(names) != 1 || !strings.HasPrefix(names[0], other.prefix()) {
 			t.Errorf("what is left: %v", names)
+		}
+	})
+}
+
+// No clock of a machine expires the backups of a deleted cluster: neither that of the machine that removes them, a year
+// ahead, nor that of the one that has deleted the cluster, a year behind.
+func TestI1NoClockOfAMachineExpiresTheBackupsOfADeletedCluster(t *testing.T) {
+	const year = 365 * 24 * time.Hour
+	synctest.Test(t, func(t *testing.T) {
+		store := newMemoryStore()
+		store.replace(testPlane.prefix()+"20260101T000000.000Z-00000000/chain", []byte("x"))
+		records := NewRecords(store, testKeys(t))
+		remove := func() int {
+			t.Helper()
+			n, err := records.RemoveDeleted(t.Context(), func(Plane) bool { return false })
+			if err != nil {
+				t.Error(err)
+			}
+			return n
+		}
+		if err := records.MarkDeleted(t.Context(), testPlane, Identity{}, time.Now().Add(-year)); err != nil {
+			t.Fatal(err)
+		}
+		if n := remove(); n != 0 {
+			t.Error("a cluster that a machine with a clock a year behind has deleted has lost its backups at once")
+		}
+		sleep(year)
+		store.setBehind(year) // so no time has passed, and this machine's clock is a year ahead
+		if n := remove(); n != 0 {
+			t.Error("a machine with a clock a year ahead has removed the backups at once")
+		}
+		sleep(KeepDeleted - time.Second)
+		if n := remove(); n != 0 {
+			t.Error("the backups were removed before the week has passed")
+		}
+		sleep(2 * time.Second)
+		if n := remove(); n != 1 {
+			t.Errorf("%d were removed after the week", n)
 		}
 	})
 }
@@ -204,7 +242,7 @@ func TestATombstoneThatAnotherHasRemovedIsNoError(t *testing.T) {
 		}
 		return false
 	}
-	if n, err := records.RemoveDeleted(t.Context(), removedByAnother, time.Now()); n != 0 || err != nil {
+	if n, err := records.RemoveDeleted(t.Context(), removedByAnother); n != 0 || err != nil {
 		t.Errorf("%d were removed, %v", n, err)
 	}
 }

@@ -14,7 +14,7 @@ import (
 func TestWhatIsStoredIsLocked(t *testing.T) {
 	var mu sync.Mutex
 	puts := map[string]http.Header{}
-	url := startS3(t, func(_ http.ResponseWriter, r *http.Request) bool {
+	url, _ := startS3(t, func(_ http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPut {
 			mu.Lock()
 			defer mu.Unlock()
@@ -62,7 +62,7 @@ func TestWhatIsStoredIsLocked(t *testing.T) {
 
 // While the store locks the objects of a chain, the chain stays whole. A deletion would only hide its objects.
 func TestALockedChainStaysUntilItMayBeDeleted(t *testing.T) {
-	url := startS3(t, func(http.ResponseWriter, *http.Request) bool { return false })
+	url, clock := startS3(t, nil)
 	first := time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 	for _, c := range []struct {
 		config  string
@@ -108,7 +108,8 @@ func TestALockedChainStaysUntilItMayBeDeleted(t *testing.T) {
 		if err := store.Put(t.Context(), deletedPrefix+testPlane.String(), mark); err != nil {
 			t.Fatal(err)
 		}
-		n, err := NewRecords(store, keys).RemoveDeleted(t.Context(), func(Plane) bool { return false }, now)
+		clock.Advance(c.age)
+		n, err := NewRecords(store, keys).RemoveDeleted(t.Context(), func(Plane) bool { return false })
 		if err != nil || (n == 1) != c.deleted {
 			t.Errorf("%q after %s: the backups of %d deleted clusters were removed, %v", c.config, c.age, n, err)
 		}

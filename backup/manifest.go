@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 
 	"atoll.dev/envelope"
@@ -46,17 +47,18 @@ func sealManifest(name string, key envelope.DataKey, m Manifest) ([]byte, error)
 	return key.SealDescribed(name, body)
 }
 
+// errNotOpened is, together with ErrCorrupt, the error of a manifest that the keys do not open: it is damaged, or
+// somebody without the keys has made it. A manifest whose key is missing here has another error, and so has one that
+// opens and cannot be read: both may be good.
+var errNotOpened = errors.New("its manifest cannot be opened")
+
 // openManifest opens the object "chain".
 func openManifest(ctx context.Context, kms envelope.KMS, name string, object []byte) (m Manifest,
 	key envelope.DataKey, err error) {
-	wrapped, sealed, err := envelope.SplitDescribed(name, object)
-	if err != nil {
-		return m, key, err
+	body, key, err := openDescribed(ctx, kms, name, object)
+	if errors.Is(err, ErrCorrupt) {
+		err = fmt.Errorf("%w: %w", errNotOpened, err)
 	}
-	if key, err = envelope.OpenDataKey(ctx, kms, wrapped); err != nil {
-		return m, key, fmt.Errorf("%s: %w", name, err)
-	}
-	body, err := key.Open(name, sealed)
 	if err != nil {
 		return m, key, err
 	}
@@ -64,6 +66,20 @@ func openManifest(ctx context.Context, kms envelope.KMS, name string, object []b
 		return m, key, fmt.Errorf("%s: %w: %w", name, ErrCorrupt, err)
 	}
 	return m, key, nil
+}
+
+// openDescribed opens an object that envelope.DataKey.SealDescribed has made.
+func openDescribed(ctx context.Context, kms envelope.KMS, name string, object []byte) (body []byte,
+	key envelope.DataKey, err error) {
+	wrapped, sealed, err := envelope.SplitDescribed(name, object)
+	if err != nil {
+		return nil, key, err
+	}
+	if key, err = envelope.OpenDataKey(ctx, kms, wrapped); err != nil {
+		return nil, key, fmt.Errorf("%s: %w", name, err)
+	}
+	body, err = key.Open(name, sealed)
+	return body, key, err
 }
 
 func sha256Of(object []byte) []byte {

@@ -158,8 +158,7 @@ type evidence struct {
 	chain Chain
 	// revision is that of etcd with which the chain begins. 0: its manifest was not read.
 	revision int64
-	// isOlder: the chain has no generation, and is older than the newest chain with one, whose manifest lists it or cannot
-	// be read.
+	// isOlder: the chain has no generation, and the manifest of a chain with one lists it.
 	isOlder bool
 	damage  error // of a manifest that cannot be read; nil when it was read, and when nobody has read it
 }
@@ -199,6 +198,8 @@ func (e *evidence) read(ctx context.Context, r *chainReader) error {
 //     generation had begun: the chain is later than all of these, and begins with the same revision as the newest or a
 //     higher one.
 //  4. Several chains without a generation are in the order of their names, which begin with their times.
+//  5. Chains whose manifests cannot be read, and whose generations are greater than all others, come last. Nothing but
+//     their names proves that they are chains of the plane, so they decide nothing about the other chains.
 //
 // The error is ErrCorrupt when these rules leave two chains of which each may be the newest: a manifest that would
 // decide cannot be read, or a revision contradicts rule 3. It names both chains and the next step.
@@ -216,8 +217,13 @@ func arrange(list []evidence) ([]evidence, error) {
 				"objects when the manifest is lost", e.chain.Name, e.damage, e.chain.BadOrder)
 		}
 	}
+	end := len(list)
+	for end > 0 && list[end-1].damage != nil && list[end-1].chain.Generation > 0 {
+		end--
+	}
+	list, unread := list[:end], list[end:]
 	if len(list) == 0 || list[len(list)-1].chain.Generation == 0 {
-		return list, nil
+		return slices.Concat(list, unread), nil
 	}
 	newest := list[len(list)-1]
 	for _, e := range list {
@@ -244,7 +250,7 @@ func arrange(list []evidence) ([]evidence, error) {
 			later = append(later, e)
 		}
 	}
-	return slices.Concat(older, ordered, later), nil
+	return slices.Concat(older, ordered, later, unread), nil
 }
 
 // chainsAt returns which chains may restore to a moment: chains[from:to]. The chains are in the order in which they

@@ -81,7 +81,7 @@ func TestI1AManagementClusterThatComesBackEndsNoBackups(t *testing.T) {
 				t.Errorf("after a deletion by owner %q the backup: %v, %v", id.Owner, exists, err)
 			}
 			sleep(KeepDeleted + time.Hour)
-			if n, err := records.RemoveDeleted(t.Context(), unused, time.Now()); n != 0 || err != nil {
+			if n, err := records.RemoveDeleted(t.Context(), unused); n != 0 || err != nil {
 				t.Errorf("%d backups were removed after a deletion by owner %q, %v", n, id.Owner, err)
 			}
 		}
@@ -97,7 +97,7 @@ func TestI1AManagementClusterThatComesBackEndsNoBackups(t *testing.T) {
 			t.Errorf("after its deletion the backup: %v, %v", exists, err)
 		}
 		sleep(KeepDeleted + time.Hour)
-		if n, err := records.RemoveDeleted(t.Context(), unused, time.Now()); n != 1 || err != nil {
+		if n, err := records.RemoveDeleted(t.Context(), unused); n != 1 || err != nil {
 			t.Errorf("%d backups were removed, %v", n, err)
 		}
 		if names, _ := w.store.List(t.Context(), ""); len(names) != 0 {

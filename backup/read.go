@@ -134,7 +134,9 @@ func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got 
 	if got.Keys, err = r.readKeys(ctx); err != nil {
 		return Fetched{}, err
 	}
-	if err := r.fetchSnapshot(ctx, got.Snapshot); err != nil {
+	objects := newAhead(ctx, r.store, r.contentNames())
+	defer objects.close()
+	if err := r.fetchSnapshot(ctx, objects, got.Snapshot); err != nil {
 		return Fetched{}, err
 	}
 	log, err := os.OpenFile(got.Log, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
@@ -152,7 +154,7 @@ func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got 
 				return Fetched{}, err
 			}
 		}
-		s, sealed, err := r.readSegment(ctx, n)
+		s, sealed, err := r.readSegment(ctx, objects, n)
 		if errors.Is(err, errMissing) && n > c.Segments {
 			until, err := m.idleUntil(n-1, checksum)
 			if err != nil {
@@ -209,7 +211,7 @@ func (r *chainReader) readEnd(ctx context.Context) (Sample, error) {
 	}
 	end, checksum := r.manifest.Complete, r.checksum
 	if c.Segments > 0 {
-		s, sealed, err := r.readSegment(ctx, c.Segments)
+		s, sealed, err := r.readSegment(ctx, r.store, c.Segments)
 		if err != nil {
 			return end, err
 		}
@@ -239,9 +241,9 @@ func later(a, b Sample) Sample {
 }
 
 // readSegment returns a segment and its sealed object. A missing segment is errMissing.
-func (r *chainReader) readSegment(ctx context.Context, n int) (segment, []byte, error) {
+func (r *chainReader) readSegment(ctx context.Context, objects getter, n int) (segment, []byte, error) {
 	name := r.prefix + segmentName(n)
-	object, err := r.store.Get(ctx, name)
+	object, err := objects.Get(ctx, name)
 	if errors.Is(err, ErrNotFound) {
 		return segment{}, nil, fmt.Errorf("%w: %s %w", ErrCorrupt, name, errMissing)
 	}
@@ -259,14 +261,27 @@ func (r *chainReader) readSegment(ctx context.Context, n int) (segment, []byte, 
 	return s, object, nil
 }
 
+// contentNames returns the names of the parts of the snapshot and of the listed segments, in the order in which fetch
+// reads them.
+func (r *chainReader) contentNames() []string {
+	names := make([]string, 0, len(r.manifest.Parts)+r.chain.Segments)
+	for i := range r.manifest.Parts {
+		names = append(names, r.prefix+partName(i))
+	}
+	for n := range r.chain.Segments {
+		names = append(names, r.prefix+segmentName(n+1))
+	}
+	return names
+}
+
 // fetchSnapshot writes the snapshot, uncompressed.
-func (r *chainReader) fetchSnapshot(ctx context.Context, path string) (err error) {
+func (r *chainReader) fetchSnapshot(ctx context.Context, objects getter, path string) (err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o600)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, f.Close()) }()
-	parts := &partReader{ctx: ctx, store: r.store, key: r.key, prefix: r.prefix, parts: r.manifest.Parts, name: partName}
+	parts := &partReader{ctx: ctx, store: objects, key: r.key, prefix: r.prefix, parts: r.manifest.Parts, name: partName}
 	z, err := zstd.NewReader(parts, zstd.WithDecoderConcurrency(1))
 	if err != nil {
 		return err
@@ -285,7 +300,7 @@ func (r *chainReader) fetchSnapshot(ctx context.Context, path string) (err error
 // partReader reads the parts of a snapshot, or of a handover, one after the other.
 type partReader struct {
 	ctx    context.Context
-	store  Store
+	store  getter
 	key    envelope.DataKey
 	prefix string
 	parts  []Part

@@ -24,22 +24,31 @@ import (
 	"atoll.dev/envelope"
 )
 
-// startS3 returns the URL of an S3 server with the bucket "backups". Each request passes spoil first, which may answer
-// it and then returns true.
-func startS3(t *testing.T, spoil func(http.ResponseWriter, *http.Request) bool) string {
+// storeClock is the clock of an S3 server, which is ahead of this process's.
+type storeClock struct{ ahead atomic.Int64 }
+
+func (c *storeClock) Now() time.Time                  { return time.Now().Add(time.Duration(c.ahead.Load())) }
+func (c *storeClock) Since(t time.Time) time.Duration { return c.Now().Sub(t) }
+func (c *storeClock) Advance(d time.Duration)         { c.ahead.Add(int64(d)) }
+
+// startS3 returns the URL of an S3 server with the bucket "backups", and its clock. Each request passes spoil first,
+// which may answer it and then returns true. nil: it answers none.
+func startS3(t *testing.T, spoil func(http.ResponseWriter, *http.Request) bool) (url string, clock *storeClock) {
 	t.Helper()
-	memory := s3mem.New()
+	clock = &storeClock{}
+	memory := s3mem.New(s3mem.WithTimeSource(clock))
 	if err := memory.CreateBucket("backups"); err != nil {
 		t.Fatal(err)
 	}
-	server := gofakes3.New(memory).Server()
+	server := gofakes3.New(memory, gofakes3.WithTimeSource(clock), gofakes3.WithTimeSkewLimit(0)).Server()
 	l := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !spoil(w, r) {
+		w.Header().Set("Date", clock.Now().UTC().Format(http.TimeFormat))
+		if spoil == nil || !spoil(w, r) {
 			server.ServeHTTP(w, r)
 		}
 	}))
 	t.Cleanup(l.Close)
-	return l.URL
+	return l.URL, clock
 }
 
 // writeConfig writes the files that ReadConfig reads.
@@ -60,7 +69,7 @@ func writeConfig(t *testing.T, endpoint string, more ...string) string {
 }
 
 func TestAnS3StoreKeepsObjects(t *testing.T) {
-	url := startS3(t, func(http.ResponseWriter, *http.Request) bool { return false })
+	url, _ := startS3(t, nil)
 	store, _, err := ReadConfig(writeConfig(t, url))
 	if err != nil {
 		t.Fatal(err)
@@ -108,7 +117,7 @@ func TestAnS3StoreKeepsObjects(t *testing.T) {
 func TestAnS3StoreThatFailsIsNotBelieved(t *testing.T) {
 	var mode atomic.Value
 	mode.Store("")
-	url := startS3(t, func(w http.ResponseWriter, r *http.Request) bool {
+	url, _ := startS3(t, func(w http.ResponseWriter, r *http.Request) bool {
 		isPut := r.Method == http.MethodPut
 		body, err := io.ReadAll(r.Body) // the server notices the end of a connection only behind the body
 		if err != nil {
@@ -195,7 +204,7 @@ func TestAWrongConfigurationIsRefused(t *testing.T) {
 // Credentials that rotate take effect without a restart.
 func TestChangedCredentialsAreUsed(t *testing.T) {
 	var key atomic.Pointer[string]
-	url := startS3(t, func(_ http.ResponseWriter, r *http.Request) bool {
+	url, _ := startS3(t, func(_ http.ResponseWriter, r *http.Request) bool {
 		_, after, _ := strings.Cut(r.Header.Get("Authorization"), "Credential=")
 		id, _, _ := strings.Cut(after, "/")
 		key.Store(&id)

@@ -161,14 +161,28 @@ func (e *fakeEtcd) Watch(s pb.Watch_WatchServer) error {
 	}
 }
 
-// memoryStore is a Store with faults.
+// memoryStore is a Store with faults, and a clock of its own.
 type memoryStore struct {
 	mu      sync.Mutex
 	objects map[string][]byte
+	stored  map[string]time.Time        // of the objects, by the store's clock
+	behind  time.Duration               // by how much the store's clock is behind this process's
 	fault   func(op, name string) error // of each call; nil: none
 }
 
-func newMemoryStore() *memoryStore { return &memoryStore{objects: map[string][]byte{}} }
+func newMemoryStore() *memoryStore {
+	return &memoryStore{objects: map[string][]byte{}, stored: map[string]time.Time{}}
+}
+
+// now returns the time of the store's clock; the caller holds the lock.
+func (m *memoryStore) now() time.Time { return time.Now().Add(-m.behind) }
+
+// setBehind sets by how much the store's clock is behind this process's.
+func (m *memoryStore) setBehind(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.behind = d
+}
 
 func (m *memoryStore) setFault(f func(op, name string) error) {
 	m.mu.Lock()
@@ -191,7 +205,7 @@ func (m *memoryStore) replace(name string, content []byte) {
 		delete(m.objects, name)
 		return
 	}
-	m.objects[name] = content
+	m.objects[name], m.stored[name] = content, m.now()
 }
 
 func (m *memoryStore) check(ctx context.Context, op, name string) error {
@@ -213,7 +227,7 @@ func (m *memoryStore) Put(ctx context.Context, name string, content []byte) erro
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.objects[name] = bytes.Clone(content)
+	m.objects[name], m.stored[name] = bytes.Clone(content), m.now()
 	return nil
 }
 
@@ -252,6 +266,18 @@ func (m *memoryStore) Delete(ctx context.Context, name string) error {
 	defer m.mu.Unlock()
 	delete(m.objects, name)
 	return nil
+}
+
+func (m *memoryStore) Age(ctx context.Context, name string) (time.Duration, error) {
+	if err := m.check(ctx, "age", name); err != nil {
+		return 0, err
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.objects[name]; !ok {
+		return 0, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	return m.now().Sub(m.stored[name]), nil
 }
 
 var testPlane = Plane{"clusters-a", "hc-a"}

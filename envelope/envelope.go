@@ -52,10 +52,11 @@ func (k DataKey) Seal(name string, content []byte) ([]byte, error) {
 	return seal(k.plain, name, content)
 }
 
-// SealFrom does what Seal does with the next size bytes of a reader, and keeps no second copy of them in memory. It
-// returns the reader's error, which is io.EOF or io.ErrUnexpectedEOF when the reader has fewer bytes.
-func (k DataKey) SealFrom(name string, content io.Reader, size int) ([]byte, error) {
-	return sealFrom(k.plain, name, content, size)
+// SealFrom does what Seal does with the next size bytes of a reader, and keeps no second copy of them in memory. The
+// result overwrites into, where that has room for it. It returns the reader's error, which is io.EOF or
+// io.ErrUnexpectedEOF when the reader has fewer bytes.
+func (k DataKey) SealFrom(into []byte, name string, content io.Reader, size int) ([]byte, error) {
+	return sealFrom(into, k.plain, name, content, size)
 }
 
 // Open decrypts the result of Seal for the same name. The error is ErrCorrupt when the result was changed or the name

@@ -10,6 +10,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 )
 
 const (
@@ -24,12 +25,12 @@ const (
 // derived from the data key, the salt and the name. The nonce of a chunk has its number and a flag for the last chunk:
 // so open detects a chunk that was removed, repeated, or moved within an object or from another one.
 func seal(dataKey []byte, name string, content []byte) ([]byte, error) {
-	return sealFrom(dataKey, name, bytes.NewReader(content), len(content))
+	return sealFrom(nil, dataKey, name, bytes.NewReader(content), len(content))
 }
 
 // sealFrom reads size bytes and does what seal does. It needs no more memory than the result: it reads each chunk into
-// its place there, and encrypts it there.
-func sealFrom(dataKey []byte, name string, content io.Reader, size int) ([]byte, error) {
+// its place there, and encrypts it there. The result is in the memory of into when that has room.
+func sealFrom(into, dataKey []byte, name string, content io.Reader, size int) ([]byte, error) {
 	salt := make([]byte, saltSize)
 	if _, err := rand.Read(salt); err != nil {
 		return nil, err
@@ -39,7 +40,7 @@ func sealFrom(dataKey []byte, name string, content io.Reader, size int) ([]byte,
 		return nil, err
 	}
 	chunks := max(1, (size+chunkSize-1)/chunkSize)
-	out := make([]byte, 0, len(sealMagic)+saltSize+size+chunks*tagSize)
+	out := slices.Grow(into[:0], len(sealMagic)+saltSize+size+chunks*tagSize)
 	out = append(append(out, sealMagic...), salt...)
 	for i := range chunks {
 		chunk := out[len(out):][:min(chunkSize, size)]

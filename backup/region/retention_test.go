@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/internal/quick"
 )
@@ -22,11 +23,12 @@ import (
 type memoryStore struct {
 	mu      sync.Mutex
 	objects map[string][]byte
+	stored  map[string]time.Time
 	failing map[string]int
 }
 
 func newMemoryStore() *memoryStore {
-	return &memoryStore{objects: map[string][]byte{}, failing: map[string]int{}}
+	return &memoryStore{objects: map[string][]byte{}, stored: map[string]time.Time{}, failing: map[string]int{}}
 }
 
 var errDown = errors.New("the store is down")
@@ -38,7 +40,7 @@ func (m *memoryStore) Put(_ context.Context, name string, content []byte) error 
 		m.failing[name]--
 		return errDown
 	}
-	m.objects[name] = bytes.Clone(content)
+	m.objects[name], m.stored[name] = bytes.Clone(content), time.Now()
 	return nil
 }
 
@@ -73,6 +75,29 @@ func (m *memoryStore) Delete(_ context.Context, name string) error {
 	}
 	delete(m.objects, name)
 	return nil
+}
+
+func (m *memoryStore) Age(_ context.Context, name string) (time.Duration, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, isThere := m.objects[name]; !isThere {
+		return 0, backup.ErrNotFound
+	}
+	return time.Since(m.stored[name]), nil
+}
+
+// makeOlder makes all objects so much older.
+func (m *memoryStore) makeOlder(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, at := range m.stored {
+		m.stored[name] = at.Add(-d)
+	}
+}
+
+func TestAStoreInMemoryIsAStore(t *testing.T) {
+	store := newMemoryStore()
+	storetest.Run(t, store, store.makeOlder)
 }
 
 // plainKMS wraps a data key as it is.

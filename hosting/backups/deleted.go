@@ -169,7 +169,7 @@ func (b *Backups) markDeleted(ctx context.Context) bool {
 func (b *Backups) removeDeleted(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, expireLimit)
 	defer cancel()
-	n, err := b.records.RemoveDeleted(ctx, b.isUsed, time.Now())
+	n, err := b.records.RemoveDeleted(ctx, b.isUsed)
 	if n > 0 {
 		b.o.Log.Info("the backups of deleted clusters were removed", "clusters", n)
 	}

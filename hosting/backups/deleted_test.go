@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -22,6 +23,7 @@ import (
 type mapStore struct {
 	mu      sync.Mutex
 	objects map[string]string
+	stored  map[string]time.Time // of objects that Put has stored
 	failure error
 }
 
@@ -30,6 +32,10 @@ func (m *mapStore) Put(_ context.Context, name string, content []byte) error {
 	defer m.mu.Unlock()
 	if m.failure == nil {
 		m.objects[name] = string(content)
+		if m.stored == nil {
+			m.stored = map[string]time.Time{}
+		}
+		m.stored[name] = time.Now()
 	}
 	return m.failure
 }
@@ -62,6 +68,29 @@ func (m *mapStore) Delete(_ context.Context, name string) error {
 		delete(m.objects, name)
 	}
 	return m.failure
+}
+
+func (m *mapStore) Age(_ context.Context, name string) (time.Duration, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if _, ok := m.objects[name]; ok || m.failure != nil {
+		return time.Since(m.stored[name]), m.failure
+	}
+	return 0, backup.ErrNotFound
+}
+
+// makeOlder makes all objects so much older.
+func (m *mapStore) makeOlder(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for name, at := range m.stored {
+		m.stored[name] = at.Add(-d)
+	}
+}
+
+func TestAMapStoreIsAStore(t *testing.T) {
+	store := &mapStore{objects: map[string]string{}}
+	storetest.Run(t, store, store.makeOlder)
 }
 
 func (m *mapStore) setFailure(err error) {

@@ -41,6 +41,9 @@ func (s *namesOnlyStore) List(_ context.Context, prefix string) ([]string, error
 
 func (s *namesOnlyStore) Put(context.Context, string, []byte) error { return errors.ErrUnsupported }
 func (s *namesOnlyStore) Delete(context.Context, string) error      { return errors.ErrUnsupported }
+func (s *namesOnlyStore) Age(context.Context, string) (time.Duration, error) {
+	return 0, errors.ErrUnsupported
+}
 
 // A store that lists its objects and does not return them for a long time makes no recovery fail: nobody would order it
 // again. All planes are tried meanwhile, more of them than there are places.

@@ -24,6 +24,7 @@ import (
 	v4 "github.com/aws/aws-sdk-go-v2/aws/signer/v4"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/internal/atomicfile"
 )
 
@@ -106,6 +107,26 @@ func TestClientOfBackups(t *testing.T) {
 	if left := files(t, server.objects); len(left) > 0 {
 		t.Errorf("after each object was deleted there are %q", left)
 	}
+}
+
+// The server's objects have the times of their files.
+func TestTheServerIsAStore(t *testing.T) {
+	dir, server, _ := start(t)
+	storetest.Run(t, open(t, dir), func(d time.Duration) {
+		err := filepath.WalkDir(server.objects, func(path string, e fs.DirEntry, err error) error {
+			if err != nil || e.IsDir() {
+				return err
+			}
+			info, err := e.Info()
+			if err != nil {
+				return err
+			}
+			return os.Chtimes(path, time.Time{}, info.ModTime().Add(-d))
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	})
 }
 
 // A list has each object once and in order, whatever the pages end with.
