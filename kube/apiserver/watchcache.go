@@ -1,7 +1,9 @@
 package apiserver
 
 import (
+	"context"
 	"sync"
+	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -16,9 +18,9 @@ import (
 	"atoll.dev/kube/idle"
 )
 
-// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock]. Each cache has a
-// timer of a second for bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty
-// times a second for them, with this one once.
+// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock], and a storage that is
+// not asked in order to count objects. Each cache has a timer of a second for bookmarks, and a plane has some fifty
+// caches: with upstream's clock an idle plane wakes fifty times a second for them, with this one once.
 type quietCaches struct {
 	generic.RESTOptionsGetter
 	sizes map[schema.GroupResource]int // 0: the resource has no watch cache
@@ -53,7 +55,7 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		return raw, destroy, err
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: raw, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
+		Storage: &countedStorage{Interface: raw}, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: key, NewFunc: newObject,
 		NewListFunc: newList, GetAttrsFunc: attributes, IndexerFuncs: triggers, Indexers: indexers, Codec: config.Codec,
 		Clock: q.clock,
@@ -67,4 +69,40 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		cached.Stop()
 		destroy()
 	}), nil
+}
+
+// countedStorage is the storage of a watch cache, which counts the objects of its resource from what the cache has.
+//
+// Upstream counts each resource twice a minute. Each time it asks etcd for the present revision and waits until the cache
+// has reached it, which makes the cache ask etcd for its progress. Priority and fairness uses these counts for three
+// minutes, so they need not be that fresh.
+type countedStorage struct {
+	storage.Interface
+	isFilled atomic.Bool // the cache has had its first list
+}
+
+// counting marks the context of a count.
+type counting struct{}
+
+// EnableResourceSizeEstimation implements [storage.Interface]. The keys are those of the cache.
+func (s *countedStorage) EnableResourceSizeEstimation(keys storage.KeysFunc) error {
+	return s.Interface.EnableResourceSizeEstimation(func(ctx context.Context) ([]string, error) {
+		all, err := keys(context.WithValue(ctx, counting{}, true))
+		if err == nil {
+			s.isFilled.Store(true)
+		}
+		return all, err
+	})
+}
+
+// GetCurrentResourceVersion implements [storage.Interface]. To a count it returns the revision that the cache must have
+// reached: any, but the first count must wait for the first list, of which every revision is at least 1.
+func (s *countedStorage) GetCurrentResourceVersion(ctx context.Context) (uint64, error) {
+	switch {
+	case ctx.Value(counting{}) == nil:
+		return s.Interface.GetCurrentResourceVersion(ctx)
+	case s.isFilled.Load():
+		return 0, nil
+	}
+	return 1, nil
 }
