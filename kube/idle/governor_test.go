@@ -160,3 +160,12 @@ func TestAProcessHasOneProcessorWhileIdle(t *testing.T) {
 		}
 	}
 }
+
+func BenchmarkChange(b *testing.B) {
+	p := &thisProcess{}
+	defer p.setUp(busy)
+	for b.Loop() {
+		p.setUp(idle)
+		p.setUp(busy)
+	}
+}

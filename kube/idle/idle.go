@@ -1,10 +1,10 @@
 // Package idle lets a plane cost less while nothing happens in it.
 //
-// Most of what an idle plane costs is waking up: some hundred timers a second, most of them etcd's, each for microseconds
-// of work. So an idle plane has one processor, which spares waking a second thread for each goroutine that becomes
-// runnable, and the kernel may end its timers up to [slack] late, so that those which end near each other end at once. A
-// busy plane has all its processors, and exact timers. [Governor] changes from one to the other: see decide. [Clock]
-// aligns timers that may end early.
+// Most of what an idle plane costs is waking up: some hundred timers a second, most of them etcd's, each for
+// microseconds of work. So an idle plane has one processor, which spares waking a second thread for each goroutine that
+// becomes runnable, and the kernel may end its timers up to [slack] late, so that those which end near each other end
+// at once. A busy plane has all its processors, and exact timers. [Governor] changes from one to the other: see decide.
+// [Clock] aligns timers that may end early.
 //
 // Only timers can be late. The kernel reports requests, the answers to them and the disk's writes at once, in an idle
 // plane too.

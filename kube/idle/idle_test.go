@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// TestDecide walks through the life of a plane. Each step is a measurement, by the processor time that was used since the
-// step before.
+// TestDecide walks through the life of a plane. Each step is a measurement, by the processor time that was used since
+// the step before.
 func TestDecide(t *testing.T) {
 	type step struct {
 		after time.Duration
@@ -32,7 +32,8 @@ func TestDecide(t *testing.T) {
 		"an idle plane stays idle for a little work": slices.Concat(becomesIdle, many(60, step{s, 300 * ms, tick, idle})),
 		"an idle plane becomes busy after a second of much work": slices.Concat(
 			becomesIdle, many(30, quietAndIdle), many(1, step{s, 340 * ms, tick, busy})),
-		"an idle plane becomes busy at once by a crowd": slices.Concat(becomesIdle, many(1, step{30 * ms, 2 * ms, crowd, busy})),
+		"an idle plane becomes busy at once by a crowd": slices.Concat(
+			becomesIdle, many(1, step{30 * ms, 2 * ms, crowd, busy})),
 		"a busy plane is observed anew after a crowd": slices.Concat(
 			many(8, quiet), many(1, step{s, 15 * ms, crowd, busy}), many(9, quiet), many(1, quietAndIdle)),
 		"a late measurement": {{11 * s, 100 * ms, tick, idle}, {20 * s, 3 * s, tick, idle}, {20 * s, 9 * s, tick, busy}},

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A plane that nobody uses has one processor, and the kernel may end its timers late. As soon as several requests are in
-// progress, it is as before.
+// A plane that nobody uses has one processor, and the kernel may end its timers late. As soon as several requests are
+// in progress, it is as before.
 func TestAnIdlePlaneBecomesBusyForACrowd(t *testing.T) {
 	dir, listen := dataDir(t), address(t)
 	p, _ := startReady(t, dir, listen, "--simulated-nodes")
