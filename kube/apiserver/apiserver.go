@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
@@ -17,6 +18,7 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"atoll.dev/kube/credentials"
+	"atoll.dev/kube/idle"
 	"atoll.dev/kube/issuers"
 )
 
@@ -35,6 +37,9 @@ type Options struct {
 	EtcdEndpoint string
 	DialEtcd     Dialer
 	Egress       Dialer // dials everything outside of the plane: nodes, pods, Services, webhooks
+
+	Clock    idle.Clock // of timers that may end early
+	Governor *idle.Governor
 }
 
 // Dialer connects to an address.
@@ -53,12 +58,13 @@ func Run(ctx context.Context, o Options) error {
 	if errs := completed.Validate(); len(errs) > 0 {
 		return fmt.Errorf("the API server's options: %w", utilerrors.NewAggregate(errs))
 	}
-	config, err := newConfig(completed, o.Egress)
+	config, err := newConfig(completed, o.Egress, o.Clock)
 	if err != nil {
 		return fmt.Errorf("configuring the API server: %w", err)
 	}
 	admitIssuers(config, o.Issuers)
 	openHealth(config)
+	countRequests(config, o.Governor)
 	late, err := deferHooks(config)
 	if err != nil {
 		return err
@@ -92,6 +98,18 @@ func Run(ctx context.Context, o Options) error {
 		return fmt.Errorf("preparing the API server: %w", err)
 	}
 	return prepared.Run(ctx)
+}
+
+// countRequests tells governor of each request. All of them arrive at the aggregator, which passes on what is not its own.
+func countRequests(config *app.Config, governor *idle.Governor) {
+	aggregator := &config.Aggregator.GenericConfig.Config
+	build := aggregator.BuildHandlerChainFunc
+	aggregator.BuildHandlerChainFunc = func(api http.Handler, c *genericapiserver.Config) http.Handler {
+		return governor.Count(build(api, c), func(r *http.Request) bool {
+			info, err := c.RequestInfoResolver.NewRequestInfo(r)
+			return err != nil || c.LongRunningFunc(r, info)
+		})
+	}
 }
 
 // deferHooks takes out of config the two post-start hooks that wait a second before they do anything, and returns them:

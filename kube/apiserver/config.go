@@ -13,19 +13,21 @@ import (
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
 	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
+
+	"atoll.dev/kube/idle"
 )
 
 // newConfig is upstream's app.NewConfig with an egress selector of our own. Upstream reads a selector from a file that
 // names proxies, and would use it for etcd, too. Ours is set when etcd's storage has been configured, and before
 // anything else has taken a dialer.
-func newConfig(o options.CompletedOptions, dial Dialer) (*app.Config, error) {
+func newConfig(o options.CompletedOptions, dial Dialer, clock idle.Clock) (*app.Config, error) {
 	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(o.CompletedOptions,
 		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
 		controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := newQuietCaches(o.Etcd)
+	quiet, err := newQuietCaches(o.Etcd, clock)
 	if err != nil {
 		return nil, err
 	}

@@ -2,7 +2,6 @@ package apiserver
 
 import (
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -13,25 +12,26 @@ import (
 	"k8s.io/apiserver/pkg/storage/storagebackend"
 	"k8s.io/apiserver/pkg/storage/storagebackend/factory"
 	"k8s.io/client-go/tools/cache"
-	"k8s.io/utils/clock"
+
+	"atoll.dev/kube/idle"
 )
 
-// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [alignedClock]. Each cache has a
-// timer of a second for bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty
-// times a second for them, with this one once.
+// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock], and a storage that is
+// not asked in order to count objects. Each cache has a timer of a second for bookmarks, and a plane has some fifty
+// caches: with upstream's clock an idle plane wakes fifty times a second for them, with this one once.
 type quietCaches struct {
 	generic.RESTOptionsGetter
 	sizes map[schema.GroupResource]int // 0: the resource has no watch cache
-	clock alignedClock
+	clock idle.Clock
 }
 
 // newQuietCaches returns a function that wraps the getters of one API server.
-func newQuietCaches(o *options.EtcdOptions) (func(generic.RESTOptionsGetter) generic.RESTOptionsGetter, error) {
+func newQuietCaches(o *options.EtcdOptions, c idle.Clock) (
+	func(generic.RESTOptionsGetter) generic.RESTOptionsGetter, error) {
 	sizes, err := options.ParseWatchCacheSizes(o.WatchCacheSizes)
 	if err != nil {
 		return nil, err
 	}
-	c := alignedClock{start: time.Now()}
 	return func(g generic.RESTOptionsGetter) generic.RESTOptionsGetter { return quietCaches{g, sizes, c} }, nil
 }
 
@@ -54,7 +54,7 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		return raw, destroy, err
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: raw, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
+		Storage: &countedStorage{Interface: raw}, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: key, NewFunc: newObject,
 		NewListFunc: newList, GetAttrsFunc: attributes, IndexerFuncs: triggers, Indexers: indexers, Codec: config.Codec,
 		Clock: q.clock,
@@ -68,34 +68,4 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		cached.Stop()
 		destroy()
 	}), nil
-}
-
-// alignedClock is the real clock, but it shortens each timer of a second or more, so that the timer ends a whole number
-// of seconds after start. So all these timers end at the same moment.
-type alignedClock struct {
-	clock.RealClock
-	start time.Time
-}
-
-// NewTimer implements [clock.Clock].
-func (c alignedClock) NewTimer(d time.Duration) clock.Timer {
-	return alignedTimer{c.RealClock.NewTimer(c.align(time.Since(c.start), d)), c}
-}
-
-// align returns the duration of a timer for d that starts at now, which counts from start.
-func (c alignedClock) align(now, d time.Duration) time.Duration {
-	if d < time.Second {
-		return d
-	}
-	return (now + d).Truncate(time.Second) - now
-}
-
-type alignedTimer struct {
-	clock.Timer
-	clock alignedClock
-}
-
-// Reset implements [clock.Timer].
-func (t alignedTimer) Reset(d time.Duration) bool {
-	return t.Timer.Reset(t.clock.align(time.Since(t.clock.start), d))
 }

@@ -3,9 +3,10 @@ package serve
 import (
 	"context"
 	"os"
-	"runtime"
 	"runtime/debug"
 	"time"
+
+	"atoll.dev/kube/idle"
 )
 
 const (
@@ -17,9 +18,6 @@ const (
 	// times the processor time. A greater value fragments the heap for good, because garbage piles up between the
 	// objects that stay: README.md has the figures.
 	startGCPercent = 200
-
-	// maxProcs bounds the processors of the Go scheduler, each of which has caches of its own.
-	maxProcs = 4
 )
 
 // tuneRuntime sets the parameters of the Go runtime. GOGC and GOMAXPROCS in the environment take precedence.
@@ -27,9 +25,7 @@ func tuneRuntime() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(startGCPercent)
 	}
-	if os.Getenv("GOMAXPROCS") == "" && runtime.GOMAXPROCS(0) > maxProcs {
-		runtime.GOMAXPROCS(maxProcs)
-	}
+	idle.UseProcessors()
 }
 
 // returnMemory sets gcPercent, unless the environment has GOGC, and returns to the operating system the memory that

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/kube/controllers"
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
+	"atoll.dev/kube/idle"
 	"atoll.dev/kube/issuers"
 	"atoll.dev/kube/konnectivity"
 	"atoll.dev/kube/kubelets"
@@ -73,6 +74,8 @@ func (p *plane) run(ctx context.Context) error {
 	trusted := issuers.New(filepath.Join(p.options.DataDir, issuers.File), []string{apiserver.Issuer},
 		p.log.With("component", "issuers"))
 	go trusted.Run(workCtx)
+	clock := idle.NewClock()
+	governor := idle.New(clock, p.log)
 	serverDone := make(chan struct{})
 	go func() {
 		defer close(serverDone)
@@ -87,6 +90,8 @@ func (p *plane) run(ctx context.Context) error {
 			MaxRequests:  p.options.MaxRequests,
 			EtcdEndpoint: etcd.Endpoint,
 			DialEtcd:     p.store.Dial,
+			Clock:        clock,
+			Governor:     governor,
 		}))
 	}()
 	ready := make(chan error, 1)
@@ -106,6 +111,7 @@ func (p *plane) run(ctx context.Context) error {
 			go p.keepCredentials(workCtx)
 			go secrets.Run(workCtx, p.files, p.log)
 			go returnMemory(workCtx)
+			go governor.Run(workCtx)
 			cause = p.wait(ctx, ended, nil)
 		}
 	}

@@ -1,12 +1,12 @@
-package apiserver
+package idle
 
 import (
 	"testing"
 	"time"
 )
 
-func TestTimersOfWatchCachesEndTogether(t *testing.T) {
-	c := alignedClock{}
+func TestTimersOfASecondEndTogether(t *testing.T) {
+	c := Clock{}
 	for _, test := range []struct{ now, d, want time.Duration }{
 		{0, time.Second, time.Second},
 		{300 * time.Millisecond, time.Second, 700 * time.Millisecond},

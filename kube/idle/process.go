@@ -1,0 +1,45 @@
+package idle
+
+import (
+	"os"
+	"runtime"
+	"time"
+)
+
+const (
+	// maxProcessors bounds the processors of the Go scheduler, each of which has caches of its own.
+	maxProcessors = 4
+
+	// slack is how late a timer of an idle plane may end. It is less than half of the least period in a plane that
+	// matters, etcd's tick of 50 ms.
+	slack = 20 * time.Millisecond
+)
+
+// UseProcessors lets this process use all processors that it may, but not more than four. What Go permits by itself
+// follows the process's control group. GOMAXPROCS in the environment takes precedence.
+func UseProcessors() {
+	if !mayChangeProcessors() {
+		return
+	}
+	runtime.SetDefaultGOMAXPROCS()
+	if runtime.GOMAXPROCS(0) > maxProcessors {
+		runtime.GOMAXPROCS(maxProcessors)
+	}
+}
+
+func mayChangeProcessors() bool { return os.Getenv("GOMAXPROCS") == "" }
+
+// thisProcess implements process.
+type thisProcess struct{}
+
+func (*thisProcess) setUp(m mode) {
+	if m == busy {
+		UseProcessors()
+		setSlack(0)
+		return
+	}
+	setSlack(slack)
+	if mayChangeProcessors() {
+		runtime.GOMAXPROCS(1)
+	}
+}
