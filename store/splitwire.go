@@ -15,7 +15,7 @@ func storedWire(d Document) []byte {
 	if d.head == 0 {
 		return d.Wire
 	}
-	tail := d.Wire[d.head:]
+	tail := d.tail()
 	return append(append(make([]byte, 0, 1+len(tail)), splitMark), tail...)
 }
 
