@@ -58,7 +58,7 @@ func utc(t *time.Time) *time.Time {
 
 const (
 	getSQL  = `select ` + columns + ` from document d where kind = $1 and id = $2`
-	wireSQL = `select d.kind, d.id, d.scope, d.version, d.head, d.wire, d.sealed from document d
+	wireSQL = `select d.scope, d.version, d.head, d.wire, d.sealed from document d
 	where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
 	byNameSQL = `select ` + columns +
@@ -106,8 +106,7 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	found := true
 	var head, wire, column []byte
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head,
-			&wire, &column)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan(&d.Scope, &d.Version, &head, &wire, &column)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -119,6 +118,7 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	if err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}
+	d.Kind, d.ID = kind, id
 	d.Wire, d.head = joinWire(head, wire)
 	if d, err = s.sealer.unseal(d, column); err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
