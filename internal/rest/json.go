@@ -98,7 +98,7 @@ func DecodeJSON(data []byte, v any) error {
 		return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is empty; send a JSON object").Because(
 			ErrEmpty)
 	}
-	if err := checkStorable(data); err != nil {
+	if err := CheckStorable(data); err != nil {
 		return err
 	}
 	err := json.Unmarshal(data, v)
@@ -134,10 +134,10 @@ func position(data []byte, offset int) (line, col int) {
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// checkStorable returns an error for JSON that Go accepts and PostgreSQL refuses. It
+// CheckStorable returns an error for JSON that Go accepts and PostgreSQL refuses. It
 // checks the raw text, because the database stores raw JSON. encoding/json checks the
 // grammar.
-func checkStorable(data []byte) error {
+func CheckStorable(data []byte) error {
 	if !utf8.Valid(data) {
 		n := 0
 		for rest := data; len(rest) > 0; {
