@@ -111,7 +111,7 @@ func (c *collection) create(w http.ResponseWriter, r *http.Request) error {
 	if req.key != "" {
 		req.digest = digestOf(r.URL.Path, body)
 	}
-	if err := rest.DecodeJSON(body, &req.body); err != nil {
+	if req.body, err = decodeBody[api.ResourceCreate](body); err != nil {
 		return err
 	}
 	if len(req.key) > 255 {
@@ -170,8 +170,8 @@ func (c *collection) patch(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var given map[string]json.RawMessage
-	if err := rest.ReadJSON(r, c.s.opts.MaxResource, &given); err != nil {
+	given, err := readBody[map[string]json.RawMessage](r, c.s.opts.MaxResource)
+	if err != nil {
 		return err
 	}
 	contentType, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -245,8 +245,8 @@ func (c *collection) putStatus(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	var req api.AdapterStatusCreate
-	if err := rest.ReadJSON(r, maxBody, &req); err != nil {
+	req, err := readBody[api.AdapterStatusCreate](r, maxBody)
+	if err != nil {
 		return err
 	}
 	tie, err := parseTie(r)

@@ -212,29 +212,24 @@ func watches(r *http.Request) (bool, error) {
 
 // writeList writes a list of encoded items without encoding them again.
 func writeList(w http.ResponseWriter, l api.ResourceList) error {
-	size := 256 + len(l.Continue) + len(l.Cursor)
-	for _, item := range l.Items {
-		size += len(item) + 1
-	}
-	var b bytes.Buffer
-	b.Grow(size)
-	b.WriteString(`{"items":[`)
+	parts := append(make([][]byte, 0, 2*len(l.Items)+2), []byte(`{"items":[`))
 	for i, item := range l.Items {
 		if i > 0 {
-			b.WriteByte(',')
+			parts = append(parts, comma)
 		}
-		b.Write(item)
+		parts = append(parts, item)
 	}
-	fmt.Fprintf(&b, `],"page":%d,"size":%d,"total":%d`, l.Page, l.Size, l.Total)
+	end := fmt.Appendf(nil, `],"page":%d,"size":%d,"total":%d`, l.Page, l.Size, l.Total)
 	if l.Continue != "" {
-		fmt.Fprintf(&b, `,"continue":%q`, l.Continue)
+		end = fmt.Appendf(end, `,"continue":%q`, l.Continue)
 	}
 	if l.Cursor != "" {
-		fmt.Fprintf(&b, `,"cursor":%q`, l.Cursor)
+		end = fmt.Appendf(end, `,"cursor":%q`, l.Cursor)
 	}
-	b.WriteByte('}')
-	return rest.WriteJSON(w, http.StatusOK, b.Bytes())
+	return rest.WriteJSONParts(w, http.StatusOK, append(parts, append(end, '}')))
 }
+
+var comma = []byte{','}
 
 // query returns the database query of a list request. filter is its parsed search.
 func (c *collection) query(r *http.Request) (q store.Query, filter *search.Filter, err error) {

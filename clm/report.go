@@ -35,12 +35,9 @@ func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r 
 		isRemembered = err == nil && out.isStored()
 	}
 	if !isRemembered {
-		d, err = s.store.Get(ctx, kind, a.id)
+		d, err = s.readForReport(ctx, a)
 		if errors.Is(err, store.ErrNotFound) {
 			return reported{}, missing(a.entity, a.id)
-		}
-		if err == nil {
-			err = decode(&d) // for judge, and for the comparison with the result
 		}
 		if err != nil {
 			return reported{}, err
@@ -55,7 +52,7 @@ func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r 
 	}
 	judged := 0
 	stored, _, err := s.store.UpdateFrom(ctx, d, func(latest *store.Document) (err error) {
-		if judged++; latest.SameState(d) {
+		if judged++; latest.SameState(d) && latest.IsPartial() == d.IsPartial() {
 			*latest = next
 			return nil
 		}
@@ -80,6 +77,22 @@ func (s *Server) applyReport(ctx context.Context, a address, ifVersion int64, r 
 		return s.applyReportToDeleting(ctx, received, d.Scope)
 	}
 	return out, err
+}
+
+// readForReport reads a resource for a report, and decodes it for judge and for the comparison with
+// the result. It reads only the status where that is enough: computed conditions (Entity.mapper) may
+// depend on the whole spec.
+func (s *Server) readForReport(ctx context.Context, a address) (d store.Document, err error) {
+	if a.entity.mapper.Empty() {
+		d, err = s.store.GetStatus(ctx, a.entity.storeKind(), a.id)
+		if err != nil || decode(&d) == nil {
+			return d, err
+		}
+	}
+	if d, err = s.store.Get(ctx, a.entity.storeKind(), a.id); err == nil {
+		err = decode(&d)
+	}
+	return d, err
 }
 
 // judge applies the report to a state of its resource; it changes nothing else. It returns

@@ -123,9 +123,10 @@ func decodedOf(d store.Document) *decoded {
 	return m
 }
 
-// identical reports whether two texts are the same bytes in memory.
+// identical reports whether two texts are the same bytes in memory, or both have none, as the specs of partial
+// documents.
 func identical(a, b json.RawMessage) bool {
-	return len(a) == len(b) && len(a) > 0 && &a[0] == &b[0]
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0])
 }
 
 // decode decodes a document and stores the result in it, for all later readers.
@@ -145,13 +146,17 @@ func decode(d *store.Document) error {
 	return nil
 }
 
-// declaredOf returns a document's decoded spec. The result shares maps with other copies:
-// a caller must not change a map, but replace it.
+// declaredOf returns a document's decoded spec; of a partial document, only what scanTail finds.
+// The result shares maps with other copies: a caller must not change a map, but replace it.
 func declaredOf(d store.Document) (declared, error) {
 	if m := decodedOf(d); m != nil {
 		return m.spec, nil
 	}
-	r, err := scanDeclared(d.Spec)
+	scan, text := scanDeclared, []byte(d.Spec)
+	if d.IsPartial() {
+		scan, text = scanTail, d.Wire
+	}
+	r, err := scan(text)
 	if err != nil {
 		return r, fmt.Errorf("reading %s %s: %w", d.Kind, d.ID, err)
 	}

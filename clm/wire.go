@@ -3,6 +3,7 @@ package clm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -103,10 +104,47 @@ func (e *Entity) appendTail(b []byte, d store.Document, spec declared) ([]byte, 
 		w.b = append(w.b, `],`...)
 	}
 	w.b = status.AppendConditions(append(w.b, `"conditions":`...), seen.Conditions)
-	w.value(`},"tenancy":`, spec.Tenancy)
+	w.value(tenancyMember, spec.Tenancy)
 	w.text(`,"updated_by":`, spec.UpdatedBy)
 	w.time(`,"updated_time":`, seen.updatedTime(spec))
 	return append(w.b, '}'), w.err
+}
+
+// tenancyMember begins the last members of a wire form, which follow the status. No value before it contains it: quotes
+// within texts are escaped, and no object follows another one's end under this name.
+const tenancyMember = `},"tenancy":`
+
+// scanTail returns the members of a spec that appendTail writes, from its result. They are those on which the
+// conditions depend, and those that the next appendTail needs. UpdatedTime is the resource's, which differs from the
+// spec's only for a resource whose deletion was repeated.
+func scanTail(tail []byte) (r declared, err error) {
+	at := bytes.LastIndex(tail, []byte(tenancyMember))
+	if at < 0 {
+		return r, errors.New("the wire form has no tenancy")
+	}
+	members := 0
+	s := jsonscan.New(append([]byte{'{'}, tail[at+len(`},`):]...))
+	s.Object(func(key string) {
+		members++
+		switch key {
+		case "tenancy":
+			r.Tenancy = scanStrings(s)
+		case "updated_by":
+			r.UpdatedBy = s.String()
+		case "updated_time":
+			r.UpdatedTime = s.Time()
+		default:
+			members = -1 << 10
+			s.Skip()
+		}
+	})
+	if err := s.End(); err != nil {
+		return r, fmt.Errorf("reading the end of the wire form: %w", err)
+	}
+	if members != 3 {
+		return r, errors.New("the wire form does not end with tenancy, updated_by and updated_time")
+	}
+	return r, nil
 }
 
 // wireHead returns how many of a wire form's first bytes come before the status, the last member of that name that

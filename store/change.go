@@ -32,6 +32,9 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 			return cur, w, false, err
 		}
 	}
+	if err := k.checkPartial(ctx, cur, next, goal); err != nil {
+		return cur, w, false, err
+	}
 	switch {
 	case next.Scope != cur.Scope || next.Name != cur.Name || next.ID != cur.ID || next.Kind != cur.Kind:
 		return cur, w, false, fmt.Errorf("%w: kind, id, scope and name do not change", ErrInvalid)
@@ -42,10 +45,14 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		next.DeletedAt = &t
 	}
 	var spec, status json.RawMessage
-	if equal, err := k.sameSpec(cur, next); err != nil {
-		return cur, w, false, err
-	} else if !equal {
-		spec = next.Spec
+	if !cur.isPartial {
+		equal, err := k.sameSpec(cur, next)
+		if err != nil {
+			return cur, w, false, err
+		}
+		if !equal {
+			spec = next.Spec
+		}
 	}
 	difference, err := k.difference(cur, next)
 	if err != nil {

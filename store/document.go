@@ -126,7 +126,8 @@ func (s *Store) Update(ctx context.Context, kind Kind, id string, ifVersion int6
 
 // UpdateFrom is Update for a caller that has the document already, from a feed or an earlier call.
 // If known is still the latest version, that saves reading it: the update is one round trip.
-// Otherwise it is as Update with ifVersion 0.
+// Otherwise it is as Update with ifVersion 0. From a document of GetStatus it may return a partial
+// one, too.
 func (s *Store) UpdateFrom(ctx context.Context, known Document, change func(*Document) error) (Document, bool, error) {
 	return s.update(ctx, known.Kind, known.ID, 0, &known, modify, change)
 }
@@ -205,6 +206,9 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	}
 	token := newToken()
 	next, w, changed, err := spec.change(ctx, cur, token, goal, change)
+	if errors.Is(err, errPartial) {
+		return doc, false, true, nil
+	}
 	if err != nil {
 		return doc, false, false, err
 	}

@@ -33,9 +33,9 @@ func (b listBuilder) changedPageSQL(at position, after string, arg func(any) str
 	where := "f.kind in (" + b.kindList() + ") and f.xid >= case when " + sameDatabase + " then pg_snapshot_xmin(" +
 		snapshot + ") else '0'::xid8 end and (not " + sameDatabase + " or not pg_visible_in_snapshot(f.xid, " + snapshot +
 		"))" + after
-	return `select m.incarnation, m.snap, m.inserted, m.flushed, 0, ` + strings.ReplaceAll(b.columns(), "d.", "p.") +
+	return `select m.incarnation, m.snap, m.inserted, m.flushed, 0, ` + strings.ReplaceAll(b.listed(), "d.", "p.") +
 		b.texts + `
-		from ` + cursorPartsSQL + ` left join lateral (select d.*` + b.keys + ` from feed f
+		from ` + cursorPartsSQL + ` left join lateral (select ` + b.rowColumns() + b.keys + ` from feed f
 			cross join lateral (select * from document d where d.kind = f.kind and d.id = f.id and ` + b.matching + ` offset 0) d
 			where ` + where + ` order by ` + orderSQL(feedOrder) + ` limit ` + strconv.Itoa(b.Limit+1) + `) p on true
 		order by ` + b.order

@@ -1,7 +1,6 @@
 package store
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -32,8 +31,7 @@ func (r *listReader) read(rows pgx.Rows) error {
 	var total *int
 	meta := []any{&incarnation, &snapshot, &r.inserted, &r.flushed, &total}
 	var scan documentRow
-	// joinWire copies these from the driver's memory.
-	targets := append(meta, scan.targets((*pgtype.DriverBytes)(&scan.head), (*pgtype.DriverBytes)(&scan.wire))...)
+	targets := append(meta, scan.listTargets(r.query)...)
 	keys := len(r.query.keys())
 	targets = append(targets, make([]any, keys)...) // the keys are not scanned
 	last := make([][]byte, keys)
@@ -67,7 +65,9 @@ func (r *listReader) read(rows pgx.Rows) error {
 		size += len(d.Spec) + len(d.Status) + len(d.Wire)
 		r.page.Documents = append(r.page.Documents, d)
 		for i, key := range raw[listMeta+listColumns:] {
-			last[i] = bytes.Clone(key)
+			if last[i] = append(last[i][:0], key...); key == nil {
+				last[i] = nil
+			}
 		}
 		for i := range meta[:listMeta-1] {
 			targets[i] = nil // the same in each row
@@ -106,6 +106,17 @@ type documentRow struct {
 func (r *documentRow) targets(head, wire any) []any {
 	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail, head, wire,
 		&r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed}
+}
+
+// listTargets are the targets of Query.listed.
+func (r *documentRow) listTargets(q Query) []any {
+	// joinWire copies these from the driver's memory.
+	head, wire := (*pgtype.DriverBytes)(&r.head), (*pgtype.DriverBytes)(&r.wire)
+	if !q.WireOnly {
+		return r.targets(head, wire)
+	}
+	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, nil, nil, nil, nil, head, wire, nil, nil, &r.deleted, nil,
+		nil, &r.sealed}
 }
 
 // document returns the document with its sensitive values, or an error of unseal.

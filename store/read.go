@@ -58,7 +58,7 @@ func utc(t *time.Time) *time.Time {
 
 const (
 	getSQL  = `select ` + columns + ` from document d where kind = $1 and id = $2`
-	wireSQL = `select d.kind, d.id, d.scope, d.version, d.head, d.wire, d.sealed from document d
+	wireSQL = `select d.scope, d.version, d.head, d.wire, d.sealed from document d
 	where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
 	byNameSQL = `select ` + columns +
@@ -104,10 +104,11 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 // Wire. It costs half, because PostgreSQL does not convert spec and status to text.
 func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, err error) {
 	found := true
-	var head, wire, column []byte
+	var wire scannedWire
+	var column []byte
+	head, tail := wire.targets()
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan((*string)(&d.Kind), &d.ID, &d.Scope, &d.Version, &head,
-			&wire, &column)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan(&d.Scope, &d.Version, head, tail, &column)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -119,7 +120,8 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	if err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}
-	d.Wire, d.head = joinWire(head, wire)
+	d.Kind, d.ID = kind, id
+	d.Wire, d.head = wire.wire, wire.split
 	if d, err = s.sealer.unseal(d, column); err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}

@@ -15,7 +15,7 @@ func storedWire(d Document) []byte {
 	if d.head == 0 {
 		return d.Wire
 	}
-	tail := d.Wire[d.head:]
+	tail := d.tail()
 	return append(append(make([]byte, 0, 1+len(tail)), splitMark), tail...)
 }
 
@@ -30,4 +30,31 @@ func joinWire(head, wire []byte) (joined []byte, headLength int) {
 	}
 	joined = make([]byte, 0, len(head)+len(wire)-1)
 	return append(append(joined, head...), wire[1:]...), len(head)
+}
+
+// scannedWire scans the columns head and wire, in this order, into one wire form. It copies the driver's memory once.
+type scannedWire struct {
+	head  []byte // the driver's; nothing may use it after Scan
+	wire  []byte
+	split int // the length of the head in wire
+}
+
+// headTarget and wireTarget are the targets of the two columns. They implement pgtype.BytesScanner.
+type (
+	headTarget scannedWire
+	wireTarget scannedWire
+)
+
+// targets returns the arguments of Scan for both columns.
+func (s *scannedWire) targets() (head, wire any) { return (*headTarget)(s), (*wireTarget)(s) }
+
+func (t *headTarget) ScanBytes(b []byte) error {
+	t.head = b
+	return nil
+}
+
+func (t *wireTarget) ScanBytes(b []byte) error {
+	t.wire, t.split = joinWire(t.head, b)
+	t.head = nil
+	return nil
 }

@@ -70,8 +70,9 @@ type Document struct {
 
 	sealed *sealed // nil: the document has no sealed values
 
-	head  int   // how many bytes of Wire the column head has
-	token int64 // of the last write or observation; version and token identify a state of the row
+	isPartial bool  // Spec and the head of Wire were not read; see GetStatus
+	head      int   // how many bytes of the wire form the column head has
+	token     int64 // of the last write or observation; version and token identify a state of the row
 }
 
 // SameState reports whether two reads found the document in the same state, times of observation

@@ -319,16 +319,17 @@ func (r *pageReader) readDocuments(ctx context.Context, batch []pageEntry) ([]Do
 	for i, f := range batch {
 		ids[i] = f.id
 	}
-	rows, err := r.conn.Query(ctx, `select `+r.query.columns()+` from unnest($2::text[]) with ordinality u(id, at)
+	rows, err := r.conn.Query(ctx, `select `+r.query.listed()+` from unnest($2::text[]) with ordinality u(id, at)
 		join document d on d.kind = $1 and d.id = u.id order by u.at`, string(r.query.Kind), ids)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
 	docs := make([]Document, 0, len(batch))
+	var d documentRow
+	targets := d.listTargets(r.query)
 	for rows.Next() {
-		var d row
-		if err := rows.Scan(d.targets()...); err != nil {
+		if err := rows.Scan(targets...); err != nil {
 			return nil, err
 		}
 		doc, err := d.document(r.s.sealer)

@@ -190,8 +190,10 @@ func (k *KindSpec) renderStatus(d *Document, cur Document) error {
 	if err != nil {
 		return fmt.Errorf("%w: rendering: %w", ErrInvalid, err)
 	}
-	d.Wire = slices.Concat(cur.Wire[:cur.head], tail)
-	d.head = cur.head
+	d.head, d.Wire = cur.head, tail
+	if !cur.isPartial {
+		d.Wire = slices.Concat(cur.Wire[:cur.head], tail)
+	}
 	return nil
 }
 
@@ -218,7 +220,7 @@ func (k *KindSpec) changedFacets(cur, next Document) []string {
 
 // changedHead returns the head of a document's wire form, or nil if it is stored already.
 func changedHead(cur, next Document) any {
-	if cur.head == next.head && bytes.Equal(cur.Wire[:cur.head], next.Wire[:next.head]) {
+	if cur.isPartial || cur.head == next.head && bytes.Equal(cur.Wire[:cur.head], next.Wire[:next.head]) {
 		return nil
 	}
 	return next.Wire[:next.head]

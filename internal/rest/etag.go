@@ -1,24 +1,27 @@
 package rest
 
 import (
-	"fmt"
-	"hash/crc64"
+	"encoding/binary"
+	"encoding/hex"
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/cespare/xxhash/v2"
 )
 
 // ETag returns the strong entity tag of a document's version, for documents whose
 // representation changes only with the version.
 func ETag(version int64) string { return `"` + strconv.FormatInt(version, 10) + `"` }
 
-var crcTable = crc64.MakeTable(crc64.ECMA)
-
 // BodyETag returns the strong entity tag of a representation that may change without a
 // new version of the document: "7-" and a hash. For a write with If-Match only its
 // version counts, see ParseIfMatch.
 func BodyETag(version int64, body []byte) string {
-	return fmt.Sprintf(`"%d-%016x"`, version, crc64.Checksum(body, crcTable))
+	var hash [8]byte
+	binary.BigEndian.PutUint64(hash[:], xxhash.Sum64(body))
+	tag := strconv.AppendInt(append(make([]byte, 0, 40), '"'), version, 10)
+	return string(append(hex.AppendEncode(append(tag, '-'), hash[:]), '"'))
 }
 
 // versionOf returns the version in a tag that ETag or BodyETag has made; ok is false for

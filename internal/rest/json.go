@@ -1,6 +1,7 @@
 package rest
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -97,7 +98,7 @@ func DecodeJSON(data []byte, v any) error {
 		return Errorf(http.StatusBadRequest, CodeInvalid, "the request body is empty; send a JSON object").Because(
 			ErrEmpty)
 	}
-	if err := checkStorable(data); err != nil {
+	if err := CheckStorable(data); err != nil {
 		return err
 	}
 	err := json.Unmarshal(data, v)
@@ -133,10 +134,10 @@ func position(data []byte, offset int) (line, col int) {
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// checkStorable returns an error for JSON that Go accepts and PostgreSQL refuses. It
+// CheckStorable returns an error for JSON that Go accepts and PostgreSQL refuses. It
 // checks the raw text, because the database stores raw JSON. encoding/json checks the
 // grammar.
-func checkStorable(data []byte) error {
+func CheckStorable(data []byte) error {
 	if !utf8.Valid(data) {
 		n := 0
 		for rest := data; len(rest) > 0; {
@@ -253,14 +254,41 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) err
 		}
 		body = buf.Bytes()
 	}
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Content-Length", strconv.Itoa(len(body)))
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(status)
+	writeHeaders(w, status, contentType, len(body))
 	if _, err := w.Write(body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		return fmt.Errorf("writing an answer: %w", err)
 	}
 	return nil
+}
+
+// WriteJSONParts answers with the JSON text that the parts make together. It copies them through a small buffer, so a
+// long answer needs no memory for a copy of all of it.
+func WriteJSONParts(w http.ResponseWriter, status int, parts [][]byte) error {
+	length := 0
+	for _, p := range parts {
+		length += len(p)
+	}
+	writeHeaders(w, status, "application/json", length)
+	// Not from a pool: HTTP/2 may still send from the buffer when the handler has returned.
+	buf := bufio.NewWriterSize(w, min(length, partsBuffer))
+	for _, p := range parts {
+		_, _ = buf.Write(p) // Flush returns the error
+	}
+	if err := buf.Flush(); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
+		return fmt.Errorf("writing an answer: %w", err)
+	}
+	return nil
+}
+
+// partsBuffer is the size of the buffer of WriteJSONParts.
+const partsBuffer = 64 << 10
+
+// writeHeaders writes the status and headers of an answer of known length.
+func writeHeaders(w http.ResponseWriter, status int, contentType string, length int) {
+	h := w.Header()
+	h.Set("Content-Type", contentType)
+	h.Set("Content-Length", strconv.Itoa(length))
+	h.Set("Cache-Control", "no-store")
+	h.Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
 }

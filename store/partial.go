@@ -1,0 +1,79 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// statusSQL reads what a change of a status needs. PostgreSQL stores spec and head outside of the row, and tells the
+// length of the head without reading it.
+const statusSQL = `select d.scope, d.name, d.version, d.generation, d.status, d.detail, octet_length(d.head), d.wire,
+	d.created_at, d.updated_at, d.deleted_at, d.token from document d
+	where kind = $1 and id = $2 and removed_at is null`
+
+// GetStatus is Get for a caller that changes at most the status, by UpdateFrom, and reads no spec. The document that it
+// returns may be partial: it has no Spec, and Wire has only what follows the head. For UpdateFrom it is as good as a
+// whole one. The document is whole if its wire form is not stored in two parts, as that of a kind without Head.
+func (s *Store) GetStatus(ctx context.Context, kind Kind, id string) (Document, error) {
+	d := Document{Kind: kind, ID: id}
+	found, isWhole := true, false
+	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
+		var status, wire []byte
+		var detail unpackedText
+		var head *int
+		var created, updated time.Time
+		var deleted *time.Time
+		err := c.QueryRow(ctx, statusSQL, string(kind), id).Scan(&d.Scope, &d.Name, &d.Version, &d.Generation, &status,
+			&detail, &head, &wire, &created, &updated, &deleted, &d.token)
+		if found = !errors.Is(err, pgx.ErrNoRows); !found {
+			return nil
+		}
+		if isWhole = head == nil || *head == 0 || len(wire) == 0 || wire[0] != splitMark; isWhole || err != nil {
+			return err
+		}
+		d.Status, d.Wire, d.head, d.isPartial = joinStatus(status, detail), wire[1:], *head, true
+		d.CreatedAt, d.UpdatedAt, d.DeletedAt = created.UTC(), updated.UTC(), utc(deleted)
+		return nil
+	})
+	switch {
+	case err != nil:
+		return Document{}, fmt.Errorf("getting the status of %s %s: %w", kind, id, err)
+	case !found:
+		return Document{}, fmt.Errorf("getting the status of %s %s: %w", kind, id, ErrNotFound)
+	case isWhole:
+		return s.Get(ctx, kind, id)
+	}
+	return d, nil
+}
+
+// IsPartial reports whether a document of GetStatus, or of UpdateFrom after it, has no Spec and only the end of Wire.
+func (d Document) IsPartial() bool { return d.isPartial }
+
+// tail returns the wire form without its head.
+func (d Document) tail() []byte {
+	if d.isPartial {
+		return d.Wire
+	}
+	return d.Wire[d.head:]
+}
+
+// errPartial is the error of a change that needs a whole document and got a partial one. The store reads the document.
+var errPartial = errors.New("the change needs more of the document than its status")
+
+// checkPartial returns errPartial if cur is partial and its change to next needs spec or head.
+func (k *KindSpec) checkPartial(ctx context.Context, cur, next Document, goal goal) error {
+	switch {
+	case !cur.isPartial && next.isPartial:
+		return fmt.Errorf("%w: the change put a partial document in the place of a whole one", ErrInvalid)
+	case !cur.isPartial:
+		return nil
+	case goal == modify && next.isPartial && next.Spec == nil && (next.DeletedAt == nil) == (cur.DeletedAt == nil) &&
+		k.Tail != nil && ActorFrom(ctx).Audit == "": // the record of an audited change has a hash of the spec
+		return nil
+	}
+	return errPartial
+}
