@@ -100,7 +100,8 @@ func Run(ctx context.Context, o Options) error {
 	return prepared.Run(ctx)
 }
 
-// countRequests tells governor of each request. All of them arrive at the aggregator, which passes on what is not its own.
+// countRequests tells governor of each request. All of them arrive at the aggregator, which passes on what is not its
+// own.
 func countRequests(config *app.Config, governor *idle.Governor) {
 	aggregator := &config.Aggregator.GenericConfig.Config
 	build := aggregator.BuildHandlerChainFunc

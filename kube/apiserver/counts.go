@@ -9,9 +9,9 @@ import (
 
 // countedStorage is the storage of a watch cache, which counts the objects of its resource from what the cache has.
 //
-// Upstream counts each resource twice a minute. Each time it asks etcd for the present revision and waits until the cache
-// has reached it, which makes the cache ask etcd for its progress. Priority and fairness uses these counts for three
-// minutes, so they need not be that fresh.
+// Upstream counts each resource twice a minute. Each time it asks etcd for the present revision and waits until the
+// cache has reached it, which makes the cache ask etcd for its progress. Priority and fairness uses these counts for
+// three minutes, so they need not be that fresh.
 type countedStorage struct {
 	storage.Interface
 	isFilled atomic.Bool // the cache has had its first list

@@ -54,7 +54,8 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		return raw, destroy, err
 	}
 	cached, err := cacher.NewCacherFromConfig(cacher.Config{
-		Storage: &countedStorage{Interface: raw}, Versioner: storage.APIObjectVersioner{}, GroupResource: config.GroupResource,
+		Storage: &countedStorage{Interface: raw}, Versioner: storage.APIObjectVersioner{},
+		GroupResource:       config.GroupResource,
 		EventsHistoryWindow: config.EventsHistoryWindow, ResourcePrefix: prefix, KeyFunc: key, NewFunc: newObject,
 		NewListFunc: newList, GetAttrsFunc: attributes, IndexerFuncs: triggers, Indexers: indexers, Codec: config.Codec,
 		Clock: q.clock,

@@ -89,7 +89,7 @@ func (w *world) endAll(n int) {
 
 func (w *world) after(d time.Duration, want ...mode) {
 	w.t.Helper()
-	time.Sleep(d)
+	<-time.After(d) // in the bubble
 	synctest.Wait()
 	if got := w.process.wasSetUp(); !slices.Equal(got, want) {
 		w.t.Fatalf("the process was set up for %v, want %v", got, want)
