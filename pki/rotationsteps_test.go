@@ -335,6 +335,34 @@ func TestTheKeysOfBothRootsAreTaken(t *testing.T) {
 	}
 }
 
+// The CA hands out the cross certificates of all earlier rotations, up to a bound. So a process whose CA file has the
+// first root comes to trust the present one.
+func TestTheFirstRootVouchesForTheLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca := openCA(t)
+		first := newTrust([]*x509.Certificate{ca.Certificate()}, nil)
+		for rotation := range maxCrosses {
+			for _, step := range []func(RotationOptions) error{ca.PrepareRoot, ca.CompleteRoot, ca.RetireRoot} {
+				if err := step(RotationOptions{}); err != nil {
+					t.Fatal(err)
+				}
+				wait(2 * time.Second)
+			}
+			text, err := ca.trustPEM()
+			if err != nil {
+				t.Fatal(err)
+			}
+			given, err := parseCertificates([]byte(text))
+			if err == nil {
+				_, err = first.follow(given)
+			}
+			if err != nil {
+				t.Fatalf("after %d rotations: %v", rotation+1, err)
+			}
+		}
+	})
+}
+
 // newRequest returns a certificate request of a new key.
 func newRequest(t *testing.T) []byte {
 	t.Helper()
