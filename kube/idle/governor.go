@@ -10,31 +10,32 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// process is what a [Governor] measures and sets up. Only the governor's goroutine calls it.
+// process is the process that a [Governor] measures, and sets to a mode. Only the governor's goroutine calls it.
 type process interface {
 	used() time.Duration // the processor time of all threads so far
-	setUp(mode)          // does nothing where the system or the environment does not permit it
+	setUp(mode)          // sets the process to the mode, as far as the system and the environment permit it
 }
 
-// Governor makes a plane idle and busy. Make one by [New].
+// Governor changes a plane between idle and busy. [New] makes one.
 type Governor struct {
 	clock   clock.Clock
 	process process
 	log     *slog.Logger
-	crowds  chan struct{} // has room for one
+	crowds  chan struct{} // holds one message that Run has not received yet
 
 	isIdle   atomic.Bool
 	requests atomic.Int64 // in progress, of those that began while the plane was idle
 }
 
-// New returns a governor for this process, which is busy until Run runs. The governor measures when timers of c end.
+// New returns a governor for this process. The process stays busy while Run does not run. c times the measurements.
 func New(c Clock, log *slog.Logger) *Governor { return newGovernor(c, &thisProcess{}, log) }
 
 func newGovernor(c clock.Clock, p process, log *slog.Logger) *Governor {
 	return &Governor{clock: c, process: p, log: log, crowds: make(chan struct{}, 1)}
 }
 
-// Run measures once a second and makes the process idle and busy, until ctx is done; then the process is busy.
+// Run measures the process once a second, and after a crowd, and changes its mode as decide says. When ctx is done,
+// Run sets the process to busy and returns.
 func (g *Governor) Run(ctx context.Context) {
 	timer := g.clock.NewTimer(time.Second)
 	defer timer.Stop()
@@ -58,7 +59,7 @@ func (g *Governor) Run(ctx context.Context) {
 
 func (g *Governor) measure() usage { return usage{time.Now(), g.process.used()} }
 
-// change sets the process up for a mode that it is not in.
+// change sets the process to the mode to, unless from is the same mode.
 func (g *Governor) change(from, to mode) {
 	if from == to {
 		return
@@ -68,8 +69,9 @@ func (g *Governor) change(from, to mode) {
 	g.log.Debug("the plane changed its mode", "mode", string(to))
 }
 
-// Count returns a handler that tells the governor of each request which arrives in an idle plane, and lets next handle
-// all requests. Requests for which lasts is true, such as watches, do not count.
+// Count returns a handler that passes every request to next, and counts the requests in progress that began while the
+// plane was idle. When there are more than idleRequests, it tells the governor. It does not count requests for which
+// lasts returns true, such as watches.
 func (g *Governor) Count(next http.Handler, lasts func(*http.Request) bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if g.isIdle.Load() && !lasts(r) {
@@ -77,7 +79,7 @@ func (g *Governor) Count(next http.Handler, lasts func(*http.Request) bool) http
 			if g.requests.Add(1) > idleRequests {
 				select {
 				case g.crowds <- struct{}{}:
-				default: // the governor is about to see the one before
+				default: // the governor has not received the message before this one yet
 				}
 			}
 		}

@@ -13,6 +13,9 @@ const (
 	// slack is how late a timer of an idle plane may end. It is less than half of the least period in a plane that
 	// matters, etcd's tick of 50 ms.
 	slack = 20 * time.Millisecond
+
+	// exactSlack is how late a timer of a busy plane may end: Linux's own value for a new process.
+	exactSlack = 50 * time.Microsecond
 )
 
 // UseProcessors lets this process use all processors that it may, but not more than four. What Go permits by itself
@@ -34,8 +37,8 @@ type thisProcess struct{}
 
 func (*thisProcess) setUp(m mode) {
 	if m == busy {
+		setSlack(exactSlack) // first, because more processors need more threads
 		UseProcessors()
-		setSlack(0)
 		return
 	}
 	setSlack(slack)
