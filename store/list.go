@@ -329,14 +329,11 @@ func (q Query) kindList() string {
 	return strings.Join(names, ", ")
 }
 
-// columns returns the columns of a document for a list, which has no tombstones.
+// columns returns the columns of a document for a list without WireOnly. A list has no tombstones.
 func (q Query) columns() string {
 	cols := strings.Replace(columns, "d.removed_at is not null", "false", 1)
-	switch {
-	case q.WithoutSpec && !q.WireOnly:
+	if q.WithoutSpec {
 		cols = strings.Replace(cols, "d.spec, d.status", "null::jsonb, d.status", 1)
-	case q.WireOnly:
-		cols = strings.Replace(cols, "d.spec, d.status, d.detail", "null::jsonb, null::jsonb, null::bytea", 1)
 	}
 	return cols
 }

@@ -72,6 +72,26 @@ func TestAListIsPagedByKeyAndByNumberInTheSameOrder(t *testing.T) {
 	}
 }
 
+// An empty text is another key than null: a list goes on after it.
+func TestAListGoesOnAfterAnEmptyKey(t *testing.T) {
+	s, ctx := open(t, pgtest.DSN(t)), t.Context()
+	for i, color := range []string{"", "", "blue", "red"} {
+		must[store.Document](t)(s.Create(ctx, doc("Plain", fmt.Sprint(i), "", fmt.Sprintf(`{"color": %q}`, color))))
+	}
+	q := store.Query{Kind: "Plain", Limit: 1, OrderBy: []store.Order{{Expr: "d.spec->>'color'", Type: "text"}}}
+	var got []string
+	for {
+		p := must[store.Page](t)(s.List(ctx, q))
+		got = append(got, ids(p)...)
+		if q.After = p.Next; q.After == "" {
+			break
+		}
+	}
+	if diff := cmp.Diff([]string{"0", "1", "2", "3"}, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestAListSelectsDocuments(t *testing.T) {
 	s, ctx := open(t, pgtest.DSN(t)), t.Context()
 	for i := range 6 {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"time"
@@ -36,9 +37,12 @@ func (r *listReader) read(rows pgx.Rows) error {
 	targets = append(targets, make([]any, keys)...) // the keys are not scanned
 	last := make([][]byte, keys)
 	size := 0
+	isFull := func() bool {
+		return len(r.page.Documents) == r.query.Limit || r.query.Bytes > 0 && size >= r.query.Bytes
+	}
 	for rows.Next() {
 		raw := rows.RawValues()
-		if len(r.page.Documents) == r.query.Limit || r.query.Bytes > 0 && size >= r.query.Bytes {
+		if isFull() {
 			if r.page.Next == "" { // this is the document after the page
 				r.page.Next = encodeAfter(last)
 				total = nil
@@ -64,9 +68,9 @@ func (r *listReader) read(rows pgx.Rows) error {
 		}
 		size += len(d.Spec) + len(d.Status) + len(d.Wire)
 		r.page.Documents = append(r.page.Documents, d)
-		for i, key := range raw[listMeta+listColumns:] {
-			if last[i] = append(last[i][:0], key...); key == nil {
-				last[i] = nil
+		if isFull() {
+			for i, key := range raw[listMeta+listColumns:] {
+				last[i] = bytes.Clone(key) // nil is null, and an empty text is not
 			}
 		}
 		for i := range meta[:listMeta-1] {

@@ -9,15 +9,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// statusSQL reads what a change of a status needs. PostgreSQL stores spec and head outside of the row, and tells the
-// length of the head without reading it.
+// statusSQL reads the columns that a change of the status needs. PostgreSQL stores spec and head outside of the row,
+// and tells the length of the head without reading it.
 const statusSQL = `select d.scope, d.name, d.version, d.generation, d.status, d.detail, octet_length(d.head), d.wire,
 	d.created_at, d.updated_at, d.deleted_at, d.token from document d
 	where kind = $1 and id = $2 and removed_at is null`
 
-// GetStatus is Get for a caller that changes at most the status, by UpdateFrom, and reads no spec. The document that it
-// returns may be partial: it has no Spec, and Wire has only what follows the head. For UpdateFrom it is as good as a
-// whole one. The document is whole if its wire form is not stored in two parts, as that of a kind without Head.
+// GetStatus is Get for a caller that uses no spec and changes at most the status, by UpdateFrom. The document may be
+// partial: then Spec is nil, and Wire has only the part after the head (see KindSpec.Head). UpdateFrom accepts a
+// partial document. When PostgreSQL has the wire form in one part, as for a kind without Head, GetStatus returns a
+// whole one.
 func (s *Store) GetStatus(ctx context.Context, kind Kind, id string) (Document, error) {
 	d := Document{Kind: kind, ID: id}
 	found, isWhole := true, false
@@ -61,10 +62,13 @@ func (d Document) tail() []byte {
 	return d.Wire[d.head:]
 }
 
-// errPartial is the error of a change that needs a whole document and got a partial one. The store reads the document.
+// errPartial is the error of a change that needs a whole document and got a partial one. The store then reads the
+// whole document and calls the change again.
 var errPartial = errors.New("the change needs more of the document than its status")
 
-// checkPartial returns errPartial if cur is partial and its change to next needs spec or head.
+// checkPartial returns errPartial if cur is partial and its change to next needs spec or head: a removal, a new spec,
+// a requested deletion, a kind without Tail, or an audited change. It returns ErrInvalid if cur is whole and next is
+// partial, and nil otherwise.
 func (k *KindSpec) checkPartial(ctx context.Context, cur, next Document, goal goal) error {
 	switch {
 	case !cur.isPartial && next.isPartial:

@@ -2,10 +2,10 @@ package jsonvalue
 
 import jsonv2 "github.com/go-json-experiment/json"
 
-// DecodeInto decodes usual JSON into a zero value as encoding/json's Unmarshal does, in about half of its time.
-// After an error the caller decodes the text by encoding/json, into another zero value: DecodeInto refuses
-// more, such as a member that the type does not have, also one whose name differs from a field's only in
-// upper and lower case.
+// DecodeInto decodes JSON into a zero value, with the result of encoding/json's Unmarshal, in about half of
+// Unmarshal's time. It refuses some JSON that Unmarshal accepts, such as a member that the type does not have, or one
+// whose name differs from that of the field in upper and lower case. After an error the caller decodes the text with
+// encoding/json, into another zero value.
 func DecodeInto(data []byte, zero any) error {
 	return jsonv2.Unmarshal(data, zero, jsonv2.RejectUnknownMembers(true))
 }
