@@ -15,12 +15,12 @@ type Fetched struct {
 	Chain    string
 	Snapshot string   // file, for atoll-kube restore
 	Log      string   // file, for atoll-kube restore
-	Sample   Sample   // the files have every write that etcd acknowledged before its time
+	Sample   Sample   // the files have every write that etcd acknowledged before Sample.Time
 	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
 	Restores []string // orders that the plane had executed when the snapshot was taken
 	Release  string   // Manifest.Release
-	// Damage has the errors of other chains that should restore to the moment, too, and for the latest moment those of
-	// later chains whose manifests cannot be opened; nil when there were none.
+	// Damage has the errors of the other chains that cover the moment and cannot be restored. For the latest moment it
+	// has those of later chains whose manifests cannot be opened. nil: there were no such errors.
 	Damage error
 }
 
@@ -30,20 +30,22 @@ var ErrOutside = errors.New("no backup restores to that moment")
 // errAfterChain is the error of a restore to a moment after the end of a chain's log.
 var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log", ErrOutside)
 
-// Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. Zero means
-// the latest moment that is stored. Every object is checked.
+// Fetch writes the files from which "atoll-kube restore" makes the plane's data as of a moment, into dir. A zero at
+// means the latest moment that is stored. Fetch checks each object that it reads.
 //
 // The latest moment is that of the last chain in the order of chains (see arrange), which no clock decides. Another
-// moment is one that the clock of the plane's machine showed. When it was set back, or the plane moved to a machine
-// whose clock is behind, the clock showed some moments twice: then the later one is restored, so that every write is
-// there that was acknowledged while the clock showed an earlier time. ErrOutside when the later one is not stored.
+// moment is one that the clock of the plane's machine showed. When that clock was set back, or the plane moved to a
+// machine whose clock is behind, the clock showed some moments twice: then the later one is restored, so that every
+// write is there that was acknowledged while the clock showed an earlier time. Fetch returns ErrOutside when the
+// later one is not stored.
 //
 // A list shows only the second in which a chain began; the chain's first sample is a little later. When no earlier
 // chain restores to a moment between that second and the first sample, Fetch restores to the first sample.
 //
-// While a chain begins, the one before it goes on, so that two chains restore to some moments. Fetch tries each chain
-// that has the moment, and names those that are damaged: ErrCorrupt when no chain is left. An error of the store ends
-// it at once.
+// While a chain begins, the chain before it goes on, so two chains restore to some moments. Fetch tries these, the
+// newest first, and returns the errors of damaged ones in Fetched.Damage. When all fail, the error is ErrCorrupt or
+// ErrNotFound, or ErrOutside when the moment is after the end of a log. Any other error, such as that of a store that
+// does not answer or of a missing key, ends Fetch at once.
 //
 // For the latest moment Fetch takes the last chain whose manifest opens, and names the later ones: somebody who can
 // store objects and has no keys can make a chain that looks like the last one. When that chain opens and its data is
@@ -82,8 +84,8 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 	return got, nil
 }
 
-// openChains returns the readers of a plane's chains in the order in which they began. It reads only the manifests that
-// arrange needs: none when the names show a generation of each chain, and no two chains have the same.
+// openChains returns the readers of a plane's chains in the order in which they began. It reads only the manifests
+// that arrange needs: none when the names show a generation of each chain, and no two chains have the same.
 func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane) ([]*chainReader, error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil || len(chains) == 0 {
@@ -94,7 +96,7 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 		readers[c.Name] = newReader(store, kms, plane, c)
 		known[i].chain = c
 	}
-	older := map[string]bool{} // chains that a later one names
+	older := map[string]bool{} // names in the list Unordered of another chain
 	read := func(e *evidence) error {
 		r := readers[e.chain.Name]
 		err := e.read(ctx, r)
@@ -103,21 +105,21 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 		}
 		return err
 	}
-	// The manifest of a chain whose names show no order may have it. If not, that of the newest chain that can be read
-	// may name the chain.
-	isIncomplete, isNewest := chains[0].Generation == 0, true
+	// When the object names of a chain show no generation, its manifest may have one. Otherwise the list Unordered in the
+	// manifest of the newest readable chain may have the name of the chain. So both are read.
+	lacksGeneration, needsNewest := chains[0].Generation == 0, true
 	for i := range slices.Backward(known) {
-		if e := &known[i]; isIncomplete && (isNewest || e.chain.Generation == 0) {
+		if e := &known[i]; lacksGeneration && (needsNewest || e.chain.Generation == 0) {
 			if err := read(e); err != nil {
 				return nil, err
 			}
-			isNewest = isNewest && e.damage != nil
+			needsNewest = needsNewest && e.damage != nil
 		}
 	}
 	slices.SortFunc(known, func(a, b evidence) int { return compareChains(a.chain, b.chain) })
 	for i := range known {
 		e := &known[i]
-		if isRead := e.revision > 0 || e.damage != nil; !isRead && hasTwin(known, i) {
+		if isRead := e.revision > 0 || e.damage != nil; !isRead && sharesGeneration(known, i) {
 			if err := read(e); err != nil {
 				return nil, err
 			}
@@ -137,8 +139,9 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 	return ordered, nil
 }
 
-// hasTwin reports whether another chain of a list, which is sorted by generations, has the generation of chain i.
-func hasTwin(list []evidence, i int) bool {
+// sharesGeneration reports whether another chain of the list has the generation of chain i. The list must be sorted by
+// generations.
+func sharesGeneration(list []evidence, i int) bool {
 	generation := list[i].chain.Generation
 	return i > 0 && list[i-1].chain.Generation == generation ||
 		i+1 < len(list) && list[i+1].chain.Generation == generation
@@ -157,22 +160,31 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 		if !errors.Is(err, errNotOpened) {
 			return Fetched{}, fmt.Errorf("chain %s: %w", r.chain.Name, err)
 		}
-		skipped = append(skipped, fmt.Errorf("chain %s: %w; it was skipped: delete the objects below %s if nobody knows "+
-			"why they are there", r.chain.Name, err, r.prefix))
+		skipped = append(skipped, r.damage(err))
 		chains = chains[:len(chains)-1]
 	}
 	return Fetched{}, errors.Join(skipped...)
 }
 
-// fetchEnd fetches the latest moment of chains. The manifest of the last one was read.
+// damage returns the error of a chain that does not restore to a moment that it should have. Of a chain whose manifest
+// cannot be opened it says the next step: somebody without the keys may have planted it.
+func (r *chainReader) damage(err error) error {
+	if errors.Is(err, errNotOpened) {
+		return fmt.Errorf("chain %s: %w; delete the objects below %s if nobody knows why they are there", r.chain.Name, err,
+			r.prefix)
+	}
+	return fmt.Errorf("chain %s: %w", r.chain.Name, err)
+}
+
+// fetchEnd fetches the latest moment of the chains. The caller has read the manifest of the last chain.
 func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, error) {
 	last := len(chains) - 1
 	got, err := chains[last].fetch(ctx, time.Time{}, dir)
 	if err != nil {
 		return Fetched{}, fmt.Errorf("chain %s: %w", chains[last].chain.Name, err)
 	}
-	// When the last chain was interrupted while it began, the last chain with a log may have later changes. A chain of
-	// another period had ended before.
+	// When the last chain was interrupted soon after its beginning, the newest earlier chain with a log may end later
+	// than it. Chains of an earlier period cannot: they had ended when this period began.
 	for _, earlier := range slices.Backward(chains[:last]) {
 		if !earlier.chain.Period.Equal(chains[last].chain.Period) {
 			return got, nil
@@ -181,7 +193,7 @@ func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, 
 			continue
 		}
 		end, err := earlier.readEnd(ctx)
-		if err != nil && !chains[last].chain.Whole { // the earlier chain may have more
+		if err != nil && !chains[last].chain.Whole { // the end of the earlier chain is unknown and may be later
 			return Fetched{}, fmt.Errorf("chain %s: %w", earlier.chain.Name, err)
 		}
 		if err != nil || !end.Time.After(got.Sample.Time) {
@@ -192,15 +204,16 @@ func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, 
 	return got, nil
 }
 
-// fetchMoment fetches a moment. The chains are those of chainsAt, the oldest first. The chain of a moment is the last
-// one whose snapshot was complete before.
+// fetchMoment fetches a moment. The chains are the result of chainsAt, the oldest first. fetchMoment tries those
+// whose snapshot was complete at the moment, the newest first. When none of them restores to the moment, it tries
+// those whose snapshot was complete only later, the oldest first, and restores to their first sample.
 func fetchMoment(ctx context.Context, chains []*chainReader, at time.Time, dir string) (Fetched, error) {
 	var beginnings []*chainReader // chains that are complete only after the moment, the newest first
 	var f failures
 search:
 	for _, r := range slices.Backward(chains) {
 		hasFailures := f.any()
-		if hasFailures && !r.chain.Whole { // a chain that was interrupted, or the snapshot of another moment
+		if hasFailures && !r.chain.Whole { // a chain without a log restores only to its own second
 			continue
 		}
 		to, err := at, r.readManifest(ctx)
@@ -226,7 +239,7 @@ search:
 			got.Damage = errors.Join(f.damage...)
 			return got, nil
 		}
-		if err := f.note(r.chain, err); err != nil {
+		if err := f.note(r, err); err != nil {
 			return Fetched{}, err
 		}
 	}
@@ -236,42 +249,42 @@ search:
 			got.Damage = errors.Join(f.damage...)
 			return got, nil
 		}
-		if err := f.note(r.chain, err); err != nil {
+		if err := f.note(r, err); err != nil {
 			return Fetched{}, err
 		}
-		f.isPast = false
+		f.isTooLate = false
 	}
 	return Fetched{}, f.err()
 }
 
 // failures are the errors of the chains that do not restore to a moment.
 type failures struct {
-	damage  []error // of chains that may have the moment
-	outside error   // of the newest chain that ends before the moment; nil when none does
-	isPast  bool    // outside is of a chain with a log, and no later chain begins at the moment
+	damage    []error // of chains that may have the moment
+	outside   error   // of the newest chain that ends before the moment; nil when none does
+	isTooLate bool    // outside is of a chain with a log, and no chain failed that begins after the moment
 }
 
 func (f *failures) any() bool { return f.outside != nil || len(f.damage) > 0 }
 
-// note adds the error of a chain. It returns an error that proves nothing about the chain, such as that of a store that
-// does not answer.
-func (f *failures) note(c Chain, err error) error {
+// note keeps the error of a chain as damage or as outside. It keeps nothing and returns the error when that shows
+// nothing about the chain, such as that of a store that does not answer.
+func (f *failures) note(r *chainReader, err error) error {
 	switch {
 	case errors.Is(err, errAfterChain):
 		if f.outside == nil {
-			f.outside, f.isPast = err, c.Whole
+			f.outside, f.isTooLate = err, r.chain.Whole
 		}
 	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNotFound):
-		f.damage = append(f.damage, fmt.Errorf("chain %s: %w", c.Name, err))
+		f.damage = append(f.damage, r.damage(err))
 	default:
-		return fmt.Errorf("chain %s: %w", c.Name, err)
+		return fmt.Errorf("chain %s: %w", r.chain.Name, err)
 	}
 	return nil
 }
 
-// err returns the error of a moment to which no chain restores.
+// err returns outside when no chain is damaged, or when isTooLate is true; otherwise the damage.
 func (f *failures) err() error {
-	if len(f.damage) == 0 || f.isPast {
+	if len(f.damage) == 0 || f.isTooLate {
 		return f.outside
 	}
 	return errors.Join(f.damage...)

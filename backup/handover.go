@@ -20,7 +20,7 @@ import (
 // NAMESPACE/NAME/move-ID/ in the store:
 //
 //	request          the target waits for the data
-//	data-00000000    a part of the compressed data, of at most 2 MiB
+//	data-00000000    a part of the compressed data, of 1 MiB; earlier versions: 2 MiB
 //	handover         the list of the parts; written when all are stored
 //
 // All objects are sealed as those of a chain are.
@@ -174,7 +174,7 @@ func GetHandover(ctx context.Context, store Store, kms envelope.KMS, p Plane, mo
 	for i := range names {
 		names[i] = prefix + handoverPart(i)
 	}
-	objects := newAhead(ctx, store, names)
+	objects := newReadAhead(ctx, store, names)
 	defer objects.close()
 	z, err := zstd.NewReader(&partReader{ctx: ctx, store: objects, key: key, prefix: prefix, parts: list.Parts,
 		name: handoverPart}, zstd.WithDecoderConcurrency(1))

@@ -3,11 +3,13 @@ package backup
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -130,7 +132,7 @@ func TestAReadAheadHasTheErrorOfItsObject(t *testing.T) {
 	}
 	store.replace("07", nil)
 	store.replace("other", []byte("other"))
-	a := newAhead(t.Context(), store, names)
+	a := newReadAhead(t.Context(), store, names)
 	defer a.close()
 	for i, name := range names {
 		if got, err := a.Get(t.Context(), "other"); err != nil || string(got) != "other" {
@@ -143,4 +145,43 @@ func TestAReadAheadHasTheErrorOfItsObject(t *testing.T) {
 	if _, err := a.Get(t.Context(), "none"); err == nil {
 		t.Error("an object that is not there has no error")
 	}
+}
+
+// narrowStore fails each read that is not alone, as a connection does that is too slow for two reads within their time
+// limits.
+type narrowStore struct {
+	*memoryStore
+	now atomic.Int32
+}
+
+func (s *narrowStore) Get(ctx context.Context, name string) ([]byte, error) {
+	defer s.now.Add(-1)
+	isAlone := s.now.Add(1) == 1
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(time.Second):
+	}
+	if isAlone = isAlone && s.now.Load() == 1; !isAlone {
+		return nil, errors.New("the read took too long")
+	}
+	return s.memoryStore.Get(ctx, name)
+}
+
+func TestAReadAheadThatFailsGoesOnOneByOne(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := &narrowStore{memoryStore: newMemoryStore()}
+		var names []string
+		for i := range 10 {
+			names = append(names, fmt.Sprint(i))
+			store.replace(names[i], []byte(names[i]))
+		}
+		a := newReadAhead(t.Context(), store, names)
+		defer a.close()
+		for _, name := range names {
+			if got, err := a.Get(t.Context(), name); err != nil || string(got) != name {
+				t.Errorf("object %s: %q, %v", name, got, err)
+			}
+		}
+	})
 }

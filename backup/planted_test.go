@@ -39,21 +39,28 @@ func plant(store *memoryStore, generation int, period time.Time, manifest []byte
 	return prefix
 }
 
+// twoChains makes two chains of a plane, each with three segments at least.
+func twoChains(t *testing.T) (*clocks, []Chain) {
+	t.Helper()
+	c := newClocks(t)
+	for range 2 {
+		c.runOn(0)
+		c.write(20 * time.Second)
+		sleep(10 * time.Second)
+		c.stop()
+	}
+	chains, err := Chains(t.Context(), c.store, testPlane)
+	if err != nil || len(chains) != 2 || chains[1].Segments < 3 {
+		t.Fatalf("%+v, %v", chains, err)
+	}
+	return c, chains
+}
+
 // Somebody who can store objects and has no keys plants a chain with the greatest generation. The latest restore is
 // that of the last chain that opens, and names the planted one and the next step.
 func TestI1APlantedChainIsNotTheLatest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(t)
-		for range 2 {
-			c.runOn(0)
-			c.write(10 * time.Second)
-			sleep(10 * time.Second)
-			c.stop()
-		}
-		chains, err := Chains(t.Context(), c.store, testPlane)
-		if err != nil || len(chains) != 2 {
-			t.Fatalf("%d chains, %v", len(chains), err)
-		}
+		c, chains := twoChains(t)
 		last := testPlane.prefix() + chains[1].Name + "/"
 		good := c.store.content(last + manifestObject)
 		prefix := plant(c.store, 9, c.now(), nil)
@@ -92,17 +99,7 @@ func TestI1APlantedChainIsNotTheLatest(t *testing.T) {
 // that opens and whose data is damaged or incomplete, or whose order was changed.
 func TestI1TheLatestRestoreLeavesOutNoChainThatMayBeGood(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := newClocks(t)
-		for range 2 {
-			c.runOn(0)
-			c.write(20 * time.Second)
-			sleep(10 * time.Second)
-			c.stop()
-		}
-		chains, err := Chains(t.Context(), c.store, testPlane)
-		if err != nil || len(chains) != 2 || chains[1].Segments < 3 {
-			t.Fatalf("%+v, %v", chains, err)
-		}
+		c, chains := twoChains(t)
 		last := chains[1]
 		name := testPlane.prefix() + last.Name + "/" + manifestObject
 		for what, change := range map[string]struct {

@@ -134,7 +134,7 @@ func (r *chainReader) fetch(ctx context.Context, at time.Time, dir string) (got 
 	if got.Keys, err = r.readKeys(ctx); err != nil {
 		return Fetched{}, err
 	}
-	objects := newAhead(ctx, r.store, r.contentNames())
+	objects := newReadAhead(ctx, r.store, r.contentNames())
 	defer objects.close()
 	if err := r.fetchSnapshot(ctx, objects, got.Snapshot); err != nil {
 		return Fetched{}, err

@@ -109,9 +109,15 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
 }
 
-// logDamage logs the errors of damaged chains, when another chain restored to the moment of an order.
+// logDamage logs the errors of damaged chains, when another chain restored to the moment of an order. For the latest
+// moment, these chains are later than the restored one.
 func (b *Backups) logDamage(o controlplane.RestoreOrder, got backup.Fetched) {
-	if got.Damage != nil {
+	switch {
+	case got.Damage == nil:
+	case o.At.IsZero():
+		b.o.Log.Error("the last chains of a backup cannot be opened, so later writes may be lost",
+			"plane", o.Source.String(), "chain", got.Chain, "until", got.Sample.Time, "error", got.Damage)
+	default:
 		b.o.Log.Warn("a chain of a backup is damaged; another one restores to the moment", "plane", o.Source.String(),
 			"at", o.At, "chain", got.Chain, "error", got.Damage)
 	}
