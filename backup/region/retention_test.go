@@ -1,7 +1,6 @@
 package region
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -19,86 +17,7 @@ import (
 	"atoll.dev/internal/quick"
 )
 
-// memoryStore is a backup.Store in memory. Names in failing fail to be stored that often, and to be deleted.
-type memoryStore struct {
-	mu      sync.Mutex
-	objects map[string][]byte
-	stored  map[string]time.Time
-	failing map[string]int
-}
-
-func newMemoryStore() *memoryStore {
-	return &memoryStore{objects: map[string][]byte{}, stored: map[string]time.Time{}, failing: map[string]int{}}
-}
-
 var errDown = errors.New("the store is down")
-
-func (m *memoryStore) Put(_ context.Context, name string, content []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failing[name] > 0 {
-		m.failing[name]--
-		return errDown
-	}
-	m.objects[name], m.stored[name] = bytes.Clone(content), time.Now()
-	return nil
-}
-
-func (m *memoryStore) Get(_ context.Context, name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	object, isThere := m.objects[name]
-	if !isThere {
-		return nil, backup.ErrNotFound
-	}
-	return bytes.Clone(object), nil
-}
-
-func (m *memoryStore) List(_ context.Context, prefix string) ([]string, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	var names []string
-	for name := range m.objects {
-		if strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-func (m *memoryStore) Delete(_ context.Context, name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failing[name] > 0 {
-		return errDown
-	}
-	delete(m.objects, name)
-	return nil
-}
-
-func (m *memoryStore) Age(_ context.Context, name string) (time.Duration, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, isThere := m.objects[name]; !isThere {
-		return 0, backup.ErrNotFound
-	}
-	return time.Since(m.stored[name]), nil
-}
-
-// makeOlder makes all objects so much older.
-func (m *memoryStore) makeOlder(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, at := range m.stored {
-		m.stored[name] = at.Add(-d)
-	}
-}
-
-func TestAStoreInMemoryIsAStore(t *testing.T) {
-	store := newMemoryStore()
-	storetest.Run(t, store, store.makeOlder)
-}
 
 // plainKMS wraps a data key as it is.
 type plainKMS struct{}
@@ -114,7 +33,7 @@ func (plainKMS) Unwrap(_ context.Context, w envelope.WrappedKey) ([]byte, error)
 // copies writes the objects of archives of a region into a store.
 type copies struct {
 	t     *testing.T
-	store *memoryStore
+	store *storetest.Memory
 	box   *envelope.Box
 }
 
@@ -123,7 +42,7 @@ func newCopies(t *testing.T) *copies {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &copies{t, newMemoryStore(), box}
+	return &copies{t, storetest.NewMemory(), box}
 }
 
 var noon = time.Date(2027, 1, 20, 12, 0, 0, 0, time.UTC)
@@ -168,17 +87,18 @@ func (c *copies) wal(archive string, covered float64, at int) string {
 	return name
 }
 
-func (c *copies) damage(name string) { c.store.objects[name] = []byte("damaged") }
+func (c *copies) damage(name string) { c.store.Replace(name, []byte("damaged")) }
 
 // deleteExpired deletes objects that expire after a week, at noon of day 0. It returns the names of the deleted
 // objects.
 func (c *copies) deleteExpired(current string) (deleted []string, err error) {
-	before := maps.Clone(c.store.objects)
+	before := c.store.Objects()
 	name := archive(strings.TrimSuffix(strings.TrimPrefix(current, ".regions/r1/"), "/"))
 	o := Options{Region: "r1", Store: c.store, KMS: plainKMS{}, Keep: 7 * 24 * time.Hour}
 	_, err = deleteExpired(c.t.Context(), o, name, noon)
+	after := c.store.Objects()
 	for _, object := range slices.Sorted(maps.Keys(before)) {
-		if _, isThere := c.store.objects[object]; !isThere {
+		if _, isThere := after[object]; !isThere {
 			deleted = append(deleted, object)
 		}
 	}
@@ -297,7 +217,12 @@ func TestDeleteExpiredGoesOnAfterAFailure(t *testing.T) {
 	c.wal(a, -8.5, 2)
 	c.damage(c.base(a, -8, -7.9, 3) + manifestObject)
 	c.wal(a, -1, 3)
-	c.store.failing[locked] = 1
+	c.store.SetFault(func(operation, name string) error {
+		if operation == "delete" && name == locked {
+			return errDown
+		}
+		return nil
+	})
 	deleted, err := c.deleteExpired(a)
 	if want := []string{first + manifestObject, first + partName(0)}; !errors.Is(err, errDown) ||
 		!slices.Equal(deleted, want) {
@@ -348,7 +273,7 @@ func TestWindowsShowAGap(t *testing.T) {
 	missing := c.wal(a, -2.5, 2)
 	c.base(a, -2, -1.9, 3)
 	c.wal(a, -1, 3)
-	delete(c.store.objects, missing)
+	c.store.Replace(missing, nil)
 	windows, err := Windows(t.Context(), c.store, plainKMS{}, "r1")
 	if err != nil || len(windows) != 2 || !windows[0].To.Equal(day(-3)) || !windows[1].From.Equal(day(-1.9)) {
 		t.Errorf("the windows are %v, %v", windows, err)
@@ -371,7 +296,14 @@ func TestAStoreThatFailsEndsNoSession(t *testing.T) {
 	s := &session{c: New(Options{Region: "r1", Store: c.store, Log: slog.New(slog.DiscardHandler)}), box: c.box}
 	s.c.archive = "archive-20270120T120000.000Z-00000001"
 	name := s.prefix() + markObject
-	c.store.failing[name] = 1
+	hasFailed := false
+	c.store.SetFault(func(operation, object string) error {
+		if operation == "put" && object == name && !hasFailed {
+			hasFailed = true
+			return errDown
+		}
+		return nil
+	})
 	if err := (&walStream{s: s}).put(t.Context(), name, []byte("text")); err != nil {
 		t.Errorf("a store that failed once ended the session: %v", err)
 	}

@@ -14,13 +14,14 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
 
 // arrivalStore counts how often parts of a move's data are read, and fails to store the target's claim.
 type arrivalStore struct {
-	*mapStore
+	*storetest.Memory
 	mu     sync.Mutex
 	reads  int
 	faults int // of the next claims
@@ -32,7 +33,7 @@ func (s *arrivalStore) Get(ctx context.Context, name string) ([]byte, error) {
 		s.reads++
 		s.mu.Unlock()
 	}
-	return s.mapStore.Get(ctx, name)
+	return s.Memory.Get(ctx, name)
 }
 
 func (s *arrivalStore) Put(ctx context.Context, name string, content []byte) error {
@@ -45,7 +46,7 @@ func (s *arrivalStore) Put(ctx context.Context, name string, content []byte) err
 	if isFault {
 		return io.ErrUnexpectedEOF
 	}
-	return s.mapStore.Put(ctx, name, content)
+	return s.Memory.Put(ctx, name, content)
 }
 
 // set sets how many of the next claims fail, and returns how many parts were read since the last call.
@@ -70,7 +71,7 @@ func newArriving(t *testing.T, dir string) *arriving {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &arriving{store: &arrivalStore{mapStore: &mapStore{objects: map[string]string{}}}, keys: keys, dir: dir,
+	a := &arriving{store: &arrivalStore{Memory: storetest.NewMemory()}, keys: keys, dir: dir,
 		id: controlplane.ID{Namespace: "a", Name: "hc"}}
 	a.side = &side{o: Options{Store: a.store, KMS: keys, Spool: filepath.Join(dir, "spool"), Endpoint: "127.0.0.1:2",
 		Dir:     func(id controlplane.ID) string { return filepath.Join(dir, id.Name) },

@@ -25,6 +25,7 @@ import (
 	"k8s.io/client-go/dynamic"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
@@ -194,7 +195,7 @@ func TestAPlaneIsRestoredToASecond(t *testing.T) {
 func TestAFollowerRunsWithItsPlane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := New(Options{
-			Store: &mapStore{}, Spool: t.TempDir(),
+			Store: storetest.NewMemory(), Spool: t.TempDir(),
 			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") },
 		})
 		early, late := controlplane.ID{Name: "early"}, controlplane.ID{Name: "late"}

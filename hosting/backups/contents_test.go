@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
@@ -63,7 +64,7 @@ func TestContentsAtARevision(t *testing.T) {
 		t.Errorf("a revision of the future: %v", err)
 	}
 
-	b := New(Options{Store: &mapStore{}, Dial: dialTo(p.Config)})
+	b := New(Options{Store: storetest.NewMemory(), Dial: dialTo(p.Config)})
 	for what, c := range map[string]struct {
 		change func(map[string]int64)
 		want   int

@@ -5,9 +5,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -19,96 +16,14 @@ import (
 	"atoll.dev/hosting/controlplane"
 )
 
-// mapStore is a Store in memory that fails while failure is set.
-type mapStore struct {
-	mu      sync.Mutex
-	objects map[string]string
-	stored  map[string]time.Time // of objects that Put has stored
-	failure error
-}
-
-func (m *mapStore) Put(_ context.Context, name string, content []byte) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failure == nil {
-		m.objects[name] = string(content)
-		if m.stored == nil {
-			m.stored = map[string]time.Time{}
-		}
-		m.stored[name] = time.Now()
-	}
-	return m.failure
-}
-
-func (m *mapStore) Get(_ context.Context, name string) ([]byte, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if content, ok := m.objects[name]; ok || m.failure != nil {
-		return []byte(content), m.failure
-	}
-	return nil, backup.ErrNotFound
-}
-
-func (m *mapStore) List(_ context.Context, prefix string) (names []string, err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name := range m.objects {
-		if strings.HasPrefix(name, prefix) {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-	return names, m.failure
-}
-
-func (m *mapStore) Delete(_ context.Context, name string) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.failure == nil {
-		delete(m.objects, name)
-	}
-	return m.failure
-}
-
-func (m *mapStore) Age(_ context.Context, name string) (time.Duration, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if _, ok := m.objects[name]; ok || m.failure != nil {
-		return time.Since(m.stored[name]), m.failure
-	}
-	return 0, backup.ErrNotFound
-}
-
-// makeOlder makes all objects so much older.
-func (m *mapStore) makeOlder(d time.Duration) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for name, at := range m.stored {
-		m.stored[name] = at.Add(-d)
-	}
-}
-
-func TestAMapStoreIsAStore(t *testing.T) {
-	store := &mapStore{objects: map[string]string{}}
-	storetest.Run(t, store, store.makeOlder)
-}
-
-func (m *mapStore) setFailure(err error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.failure = err
-}
-
-func (m *mapStore) count() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return len(m.objects)
-}
+// down makes each call of a store fail.
+func down(string, string) error { return errors.New("no store") }
 
 // The backups of a deleted cluster expire a week later, also when the store failed at the deletion.
 func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store := &mapStore{objects: map[string]string{"a/hc/20260101T000000.000Z-00000000/chain": "x"}}
+		store := storetest.NewMemory()
+		store.Replace("a/hc/20260101T000000.000Z-00000000/chain", []byte("x"))
 		planes := t.TempDir()
 		b := New(Options{
 			Store: store, Spool: t.TempDir(), Dir: func(id controlplane.ID) string { return planes + "/" + id.Name },
@@ -118,20 +33,20 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 		ended := make(chan error, 1)
 		go func() { ended <- b.Run(ctx, func(controlplane.ID) {}) }()
 		synctest.Wait()
-		store.setFailure(errors.New("no store"))
+		store.SetFault(down)
 		b.Deleted(controlplane.ID{Namespace: "a", Name: "hc"})
 		<-time.After(time.Minute)
-		store.setFailure(nil)
+		store.SetFault(nil)
 		<-time.After(time.Minute)
-		if n := store.count(); n != 2 {
+		if n := len(store.Objects()); n != 2 {
 			t.Errorf("%d objects after the deletion, want the chain and the tombstone", n)
 		}
 		<-time.After(backup.KeepDeleted - time.Hour)
-		if n := store.count(); n != 2 {
+		if n := len(store.Objects()); n != 2 {
 			t.Errorf("%d objects before the end of the week", n)
 		}
 		<-time.After(3 * time.Hour)
-		if n := store.count(); n != 0 {
+		if n := len(store.Objects()); n != 0 {
 			t.Errorf("%d objects after a week", n)
 		}
 		cancel()
@@ -145,7 +60,7 @@ func TestTheBackupsOfADeletedClusterExpire(t *testing.T) {
 // the tombstone, with the owner of the deleted data. While the data is there, the tombstone stays.
 func TestADeletionOutlivesItsProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, keys, planes, spool := &mapStore{objects: map[string]string{}}, testKeys(t), t.TempDir(), t.TempDir()
+		store, keys, planes, spool := storetest.NewMemory(), testKeys(t), t.TempDir(), t.TempDir()
 		dir := func(id controlplane.ID) string { return planes + "/" + id.Name }
 		start := func() (b *Backups, kill func()) {
 			b = New(Options{Store: store, KMS: keys, Spool: spool, Dir: dir, State: dir,
@@ -166,7 +81,7 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		if err := b.take(t.Context(), id); err != nil {
 			t.Fatal(err)
 		}
-		store.objects["a/hc.x/20260101T000000.000Z-00000000/chain"] = "x"
+		store.Replace("a/hc.x/20260101T000000.000Z-00000000/chain", []byte("x"))
 		b.Deleted(id)
 		if err := b.claimant(id).Claim(t.Context()); err == nil { // the follower has not ended yet
 			t.Error("a claim after the deletion draws, and the tombstone would not be of the last draw")
@@ -178,7 +93,7 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		if err := store.Delete(t.Context(), ".deleted/a/hc.x"); err != nil { // as if the store had been away until now
 			t.Fatal(err)
 		}
-		store.setFailure(errors.New("no store"))
+		store.SetFault(down)
 		kill()
 		if err := os.RemoveAll(dir(id)); err != nil {
 			t.Fatal(err)
@@ -186,7 +101,7 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 		b, kill = start()
 		b.Deleted(id) // hosting deletes the plane again, and finds no data
 		<-time.After(time.Minute)
-		store.setFailure(nil)
+		store.SetFault(nil)
 		<-time.After(time.Minute)
 		if exists, err := b.records.Exists(t.Context(), backup.Plane(id)); exists || err != nil {
 			t.Errorf("the next process has stored no tombstone: %v, %v", exists, err)
@@ -195,8 +110,8 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 			t.Errorf("what is left on the disk: %v, %v", notes, err)
 		}
 		<-time.After(backup.KeepDeleted + 3*time.Hour)
-		if n := store.count(); n != 0 {
-			t.Errorf("%d objects after a week: %v", n, store.objects)
+		if n := len(store.Objects()); n != 0 {
+			t.Errorf("%d objects after a week: %v", n, store.Objects())
 		}
 		kill()
 	})
@@ -206,7 +121,7 @@ func TestADeletionOutlivesItsProcess(t *testing.T) {
 // is gone: the owner's file would stay, and the tombstone would be of another owner, so that the backups never expire.
 func TestTheFollowerOfADeletedPlaneDrawsNoOwnerI9(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		store, planes := &mapStore{objects: map[string]string{}}, t.TempDir()
+		store, planes := storetest.NewMemory(), t.TempDir()
 		dir := func(id controlplane.ID) string { return filepath.Join(planes, id.Name) }
 		b := New(Options{Store: store, KMS: testKeys(t), Spool: t.TempDir(), Dir: dir, State: dir,
 			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { return nil, errors.New("no plane") }})

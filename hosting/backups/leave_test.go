@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
@@ -24,7 +25,7 @@ func TestAWithdrawnMoveNeverHappensLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store, id := &mapStore{objects: map[string]string{}}, controlplane.ID{Namespace: "a", Name: "hc"}
+		store, id := storetest.NewMemory(), controlplane.ID{Namespace: "a", Name: "hc"}
 		b := New(Options{Store: store, KMS: keys, Spool: filepath.Join(dir, "spool"),
 			Dir:   func(id controlplane.ID) string { return filepath.Join(dir, id.Name) },
 			State: func(id controlplane.ID) string { return filepath.Join(dir, "state", id.Name) }})

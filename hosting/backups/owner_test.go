@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
@@ -25,7 +26,7 @@ func testKeys(t *testing.T) *envelope.KeyFile {
 // A plane that is recovered keeps the backups when its earlier management cluster comes back with data of a version
 // without owners. A plane of the same name that is new takes them.
 func TestI1ARecoveredPlaneStays(t *testing.T) {
-	dir, store, keys := t.TempDir(), &mapStore{objects: map[string]string{}}, testKeys(t)
+	dir, store, keys := t.TempDir(), storetest.NewMemory(), testKeys(t)
 	machine := func(name string) *Backups {
 		return New(Options{Store: store, KMS: keys,
 			State: func(id controlplane.ID) string { return filepath.Join(dir, name, id.Name) }})
@@ -35,8 +36,8 @@ func TestI1ARecoveredPlaneStays(t *testing.T) {
 	}
 	id, ctx := controlplane.ID{Namespace: "a", Name: "hc"}, context.Background()
 	first, second := machine("first"), machine("second")
-	if err := second.takeNew(ctx, id); err != nil || len(store.objects) != 0 {
-		t.Errorf("a new plane without an owner: %v, %v", err, store.objects)
+	if err := second.takeNew(ctx, id); err != nil || len(store.Objects()) != 0 {
+		t.Errorf("a new plane without an owner: %v, %v", err, store.Objects())
 	}
 	if err := second.take(ctx, id); err != nil {
 		t.Fatal(err)
@@ -71,7 +72,7 @@ func TestI1ADiskWithoutAnAnswerStartsNoPlane(t *testing.T) {
 // The follower of a plane that starts again claims while the one before it ends: no draw of either is lost, so the
 // plane is never taken for a copy of itself.
 func TestFollowersOfOneMachineAreNoCopies(t *testing.T) {
-	dir, store := t.TempDir(), &mapStore{objects: map[string]string{}}
+	dir, store := t.TempDir(), storetest.NewMemory()
 	b := New(Options{Store: store, KMS: testKeys(t),
 		State: func(id controlplane.ID) string { return filepath.Join(dir, id.Name) }})
 	id := controlplane.ID{Namespace: "a", Name: "hc"}

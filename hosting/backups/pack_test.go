@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 )
 
@@ -41,7 +42,7 @@ func TestTheDataOfAMoveArrivesWholeOrNotAtAll(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	store, plane := &mapStore{objects: map[string]string{}}, backup.Plane{Namespace: "a", Name: "hc"}
+	store, plane := storetest.NewMemory(), backup.Plane{Namespace: "a", Name: "hc"}
 	get := func(p backup.Plane) (string, error) {
 		to := t.TempDir()
 		_, err := backup.GetHandover(t.Context(), store, keys, p, "m1", "", func(r io.Reader) error { return unpack(r, to) })
@@ -72,21 +73,22 @@ func TestTheDataOfAMoveArrivesWholeOrNotAtAll(t *testing.T) {
 	}
 
 	other := backup.Plane{Namespace: "b", Name: "hc"}
-	for name, content := range store.objects {
+	for name, content := range store.Objects() {
 		if strings.HasPrefix(name, "a/hc/") {
-			store.objects["b/"+strings.TrimPrefix(name, "a/")] = content
+			store.Replace("b/"+strings.TrimPrefix(name, "a/"), content)
 		}
 	}
 	if _, err := get(other); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("the data under the name of another plane: %v", err)
 	}
 	const part = "a/hc/move-m1/data-00000000"
-	whole := store.objects[part]
-	store.objects[part] = whole[:len(whole)/2] + "x" + whole[len(whole)/2+1:]
+	changed := store.Objects()[part]
+	changed[len(changed)/2] ^= 1
+	store.Replace(part, changed)
 	if _, err := get(plane); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("a changed part: %v", err)
 	}
-	delete(store.objects, part)
+	store.Replace(part, nil)
 	if _, err := get(plane); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("a missing part: %v", err)
 	}

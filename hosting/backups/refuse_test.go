@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
@@ -40,7 +41,7 @@ func TestAPlaneWhoseDataCannotMoveStays(t *testing.T) {
 				}
 			}
 			synctest.Test(t, func(t *testing.T) {
-				store, id := &mapStore{objects: map[string]string{}}, controlplane.ID{Namespace: "a", Name: "hc"}
+				store, id := storetest.NewMemory(), controlplane.ID{Namespace: "a", Name: "hc"}
 				o := Options{Store: store, KMS: keys, Spool: filepath.Join(dir, "spool"),
 					Dir:   func(id controlplane.ID) string { return filepath.Join(dir, id.Name) },
 					State: func(id controlplane.ID) string { return filepath.Join(dir, "state", id.Name) }}
@@ -133,12 +134,12 @@ func TestAPlaneWhoseDataCannotMoveStays(t *testing.T) {
 
 // brokenEnd is a store that does not answer when the list of a handover's parts is stored, and stores it all the same.
 type brokenEnd struct {
-	*mapStore
+	*storetest.Memory
 	isBroken atomic.Bool
 }
 
 func (s *brokenEnd) Put(ctx context.Context, name string, content []byte) error {
-	err := s.mapStore.Put(ctx, name, content)
+	err := s.Memory.Put(ctx, name, content)
 	if s.isBroken.Load() && strings.HasSuffix(name, "/handover") {
 		return errors.Join(err, io.ErrUnexpectedEOF)
 	}
@@ -156,7 +157,7 @@ func TestAPlaneThatTheOtherSideMayHaveStaysStopped(t *testing.T) {
 		t.Fatal(err)
 	}
 	synctest.Test(t, func(t *testing.T) {
-		store := &brokenEnd{mapStore: &mapStore{objects: map[string]string{}}}
+		store := &brokenEnd{Memory: storetest.NewMemory()}
 		id := controlplane.ID{Namespace: "a", Name: "hc"}
 		store.isBroken.Store(true)
 		b := New(Options{Store: store, KMS: keys, Spool: filepath.Join(dir, "spool"),

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane/planetest"
 )
@@ -17,7 +18,7 @@ import (
 // for the record of the plane, however often it is repeated: only each new chain does.
 func TestANewReleaseBeginsAChain(t *testing.T) {
 	p := planetest.Shared(t)
-	store := &mapStore{objects: map[string]string{}}
+	store := storetest.NewMemory()
 	var reads atomic.Int64
 	b := New(Options{Store: store, KMS: testKeys(t), Spool: filepath.Join(t.TempDir(), "spool"), Dial: dialTo(p.Config),
 		Record: func(controlplane.ID) (controlplane.LastStart, error) {

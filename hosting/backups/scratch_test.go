@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/plane"
 )
@@ -21,7 +22,7 @@ import (
 func TestADrillYieldsToARestore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		dir := t.TempDir()
-		b := New(Options{Store: &mapStore{}, Spool: dir,
+		b := New(Options{Store: storetest.NewMemory(), Spool: dir,
 			Staging: func(controlplane.ID, string) string { return dir + "/staging" },
 			Dial: func(controlplane.ID, backup.Wrap) (*grpc.ClientConn, error) { // the plane's etcd does not answer
 				return grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -69,7 +70,7 @@ func TestADrillLeavesTheDiskToPlanes(t *testing.T) {
 
 // A scratch plane has no backup, and ends none.
 func TestAScratchPlaneHasNoBackup(t *testing.T) {
-	b := New(Options{Store: &mapStore{}})
+	b := New(Options{Store: storetest.NewMemory()})
 	id := controlplane.ID{Namespace: controlplane.ScratchNamespace, Name: "drill"}
 	b.Begin(id, "1.36.3")
 	if len(b.early) > 0 || len(b.followers) > 0 {

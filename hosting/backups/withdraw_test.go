@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"atoll.dev/backup"
+	"atoll.dev/backup/storetest"
 	"atoll.dev/envelope"
 	"atoll.dev/hosting/controlplane"
 )
@@ -98,7 +99,7 @@ func TestI12AWithdrawnMoveLeavesThePlaneOnExactlyOneSide(t *testing.T) {
 				makeFile(t, filepath.Join(dir, "source", "hc", "etcd", "member", "snap", "db"), "data")
 				makeFile(t, filepath.Join(dir, "source", "hc", "pki", "ca.crt"), "authority")
 				synctest.Test(t, func(t *testing.T) {
-					store, id := &mapStore{objects: map[string]string{}}, controlplane.ID{Namespace: "a", Name: "hc"}
+					store, id := storetest.NewMemory(), controlplane.ID{Namespace: "a", Name: "hc"}
 					options := func(name string, store backup.Store) Options {
 						return Options{Store: store, KMS: keys, Spool: filepath.Join(dir, name, "spool"), Endpoint: "127.0.0.1:2",
 							Log:   slog.New(slog.NewTextHandler(io.Discard, nil)),
