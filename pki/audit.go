@@ -50,7 +50,7 @@ func (ca *CA) appendAudit(c audit.Change) error {
 		return fmt.Errorf("writing the audit of CA %s: %w", ca.dir, err)
 	}
 	defer f.Close()
-	// A line that a kill has cut ends here, so that it damages no other.
+	// When a kill has cut the last line, the record begins a new line, so that the cut line does not damage it.
 	if info, err := f.Stat(); err == nil && info.Size() > 0 {
 		last := make([]byte, 1)
 		if _, err := f.ReadAt(last, info.Size()-1); err == nil && last[0] != '\n' {
@@ -65,11 +65,11 @@ func (ca *CA) appendAudit(c audit.Change) error {
 }
 
 // An auditCursor is a place in the audit file: after a line. Its upper bits are the number of the line, its lower 32
-// bits the checksum. The checksum shows that a file is another one: a restored CA has fewer lines, and may have as many
-// again, with other records, before the reader asks. 0 is the beginning.
+// bits the checksum. The checksum shows that a file is another one: a restored CA has fewer lines, and may have as
+// many again, with other records, before the reader asks. 0 is the beginning.
 //
-// A cursor below 1<<32 is that of an earlier Atoll: the number of a line alone. An earlier Atoll takes every other
-// cursor for one above all of its lines, and answers that it is gone.
+// A cursor below 1<<32 comes from an earlier Atoll, and has only the number of a line. An earlier Atoll reads a
+// greater cursor as a number above its last line, and answers 410.
 type auditCursor int64
 
 // number returns the number of the cursor's line, 0 for the beginning.
@@ -83,8 +83,8 @@ func (c auditCursor) number() int {
 // hasSum reports whether the cursor has the checksum of its line.
 func (c auditCursor) hasSum() bool { return c >= 1<<32 }
 
-// isAfter reports whether the cursor is that of a line.
-func (c auditCursor) isAfter(line auditLine) bool {
+// isCursorOf reports whether c is the cursor of a line. A cursor without a checksum is compared by its number alone.
+func (c auditCursor) isCursorOf(line auditLine) bool {
 	return c == line.cursor() || !c.hasSum() && c.number() == line.number
 }
 
@@ -109,8 +109,8 @@ func (l auditLine) record() *audit.Change {
 }
 
 // scanAudit calls visit for each line of an audit file until visit returns false. removed is the number of the lines
-// that were removed before the first one. A last line without a line end does not count yet: a process still writes it,
-// or was killed. It counts when another line follows.
+// that were removed before the first one. A last line without a line end does not count yet: a process still writes
+// it, or was killed. It counts when another line follows.
 func scanAudit(f io.Reader, visit func(auditLine) bool) (removed int, err error) {
 	lines := bufio.NewReaderSize(f, maxAuditLine)
 	line := auditLine{}
@@ -145,8 +145,8 @@ func scanAudit(f io.Reader, visit func(auditLine) bool) (removed int, err error)
 var errOtherAudit = errors.New("the audit does not have the record before the cursor")
 
 // readAudit returns at most auditLimit records of the lines after a cursor, and the cursor after them. Its error is
-// errOtherAudit when the file has another line in the place of the cursor's, or none. A line that was removed counts as
-// the cursor's.
+// errOtherAudit when the file has another line at the cursor's number, or has fewer lines. A cursor whose line
+// trimAudit has removed cannot be compared, and is accepted.
 func (ca *CA) readAudit(after auditCursor) (items []audit.Change, next auditCursor, err error) {
 	f, err := os.Open(ca.auditPath())
 	switch {
@@ -159,14 +159,14 @@ func (ca *CA) readAudit(after auditCursor) (items []audit.Change, next auditCurs
 	}
 	defer f.Close()
 	next = after
-	isThere := after == 0
+	hasLine := after == 0
 	removed, err := scanAudit(f, func(line auditLine) bool {
 		switch {
 		case line.number < after.number():
 			return true
 		case line.number == after.number():
-			isThere = after.isAfter(line)
-			return isThere
+			hasLine = after.isCursorOf(line)
+			return hasLine
 		case len(items) == auditLimit:
 			return false
 		}
@@ -176,13 +176,13 @@ func (ca *CA) readAudit(after auditCursor) (items []audit.Change, next auditCurs
 		next = line.cursor()
 		return true
 	})
-	if err == nil && !isThere && after.number() > removed {
+	if err == nil && !hasLine && after.number() > removed {
 		err = errOtherAudit
 	}
 	return items, next, err
 }
 
-// statAudit returns what identifies the content of the audit file, or nil when it cannot be read.
+// statAudit returns the file info of the audit file, or nil when nobody can read it. isUnchanged compares two of them.
 func (ca *CA) statAudit() os.FileInfo {
 	info, err := os.Stat(ca.auditPath())
 	if err != nil {
@@ -191,14 +191,14 @@ func (ca *CA) statAudit() os.FileInfo {
 	return info
 }
 
-// isSameFile reports whether nobody has written or replaced a file between two calls of statAudit. now may be nil.
-func isSameFile(before, now os.FileInfo) bool {
+// isUnchanged reports whether nobody has written or replaced a file between two calls of statAudit. now may be nil.
+func isUnchanged(before, now os.FileInfo) bool {
 	return now != nil && os.SameFile(before, now) && before.Size() == now.Size() && before.ModTime().Equal(now.ModTime())
 }
 
-// trimAudit removes lines from the beginning of the audit file: those before the line of gathered whose records are
-// older than auditRetention. It removes none when the file does not have the line of gathered. That line stays, so that
-// readAudit can compare it with a cursor.
+// trimAudit removes the first lines of the audit file, up to the first record that is younger than auditRetention, and
+// only lines before that of the cursor gathered. It removes damaged lines among them, too. It removes nothing when the
+// file does not have the line of gathered, and keeps that line, so that readAudit can compare it with a cursor.
 func (ca *CA) trimAudit(gathered auditCursor, now time.Time) error {
 	unlock, err := ca.lock()
 	if err != nil {
@@ -214,22 +214,22 @@ func (ca *CA) trimAudit(gathered auditCursor, now time.Time) error {
 	}
 	defer f.Close()
 	var last auditLine // the last one to remove
-	isYoung, isThere := false, false
+	foundRecent, hasLine := false, false
 	_, err = scanAudit(f, func(line auditLine) bool {
 		if line.number >= gathered.number() {
-			isThere = gathered.isAfter(line)
+			hasLine = gathered.isCursorOf(line)
 			return false
 		}
-		if !isYoung {
+		if !foundRecent {
 			c := line.record()
-			isYoung = c != nil && now.Before(c.Time.Add(auditRetention))
+			foundRecent = c != nil && now.Before(c.Time.Add(auditRetention))
 		}
-		if !isYoung {
+		if !foundRecent {
 			last = line
 		}
 		return true
 	})
-	if err != nil || last.number == 0 || !isThere {
+	if err != nil || last.number == 0 || !hasLine {
 		return err
 	}
 	shorter, err := atomicfile.New(ca.auditPath(), 0o600)
@@ -252,9 +252,10 @@ func (ca *CA) trimAudit(gathered auditCursor, now time.Time) error {
 	return shorter.Close()
 }
 
-// serveAudit answers the Platform API with the audit records after a cursor. When there is none yet, it waits for one,
-// as package store/auditfeed does. The reader has committed the records up to its cursor, so [Server.Run] may remove
-// them.
+// serveAudit answers the Platform API with the audit records after a cursor. When there are none, it waits for as
+// many seconds as the parameter wait has (none: 0), at most crlWait, and then answers with an empty page. It answers
+// at once when the server begins to stop. The reader has stored the records up to its cursor, so [Server.Run] may
+// remove them after auditRetention.
 func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	name, err := s.ca.renewableName(r.TLS.PeerCertificates)
 	if err != nil {
@@ -268,7 +269,7 @@ func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	for text, number := range map[string]*int64{"after": &after, "wait": &wait} {
 		if value := q.Get(text); value != "" {
 			if *number, err = strconv.ParseInt(value, 10, 64); err != nil || *number < 0 {
-				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "%s is no number", text)
+				return rest.Errorf(http.StatusBadRequest, rest.CodeInvalid, "%s must be a number of 0 or more", text)
 			}
 		}
 	}
@@ -279,7 +280,7 @@ func (s *Server) serveAudit(w http.ResponseWriter, r *http.Request) error {
 	var next auditCursor
 	var seen os.FileInfo // the file that was read last
 	for last := wait == 0; ; {
-		if now := s.ca.statAudit(); seen == nil || !isSameFile(seen, now) {
+		if now := s.ca.statAudit(); seen == nil || !isUnchanged(seen, now) {
 			items, next, err = s.ca.readAudit(auditCursor(after))
 			if errors.Is(err, errOtherAudit) {
 				return rest.Errorf(http.StatusGone, "gone", "%v: read it from the beginning", err)

@@ -54,7 +54,7 @@ func (ca *CA) roots() *caRoots {
 // isOf reports whether the roots were read from these files.
 func (r *caRoots) isOf(files [2]os.FileInfo) bool {
 	for i, f := range files {
-		if (f == nil) != (r.files[i] == nil) || f != nil && !isSameFile(r.files[i], f) {
+		if (f == nil) != (r.files[i] == nil) || f != nil && !isUnchanged(r.files[i], f) {
 			return false
 		}
 	}

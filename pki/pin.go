@@ -21,15 +21,19 @@ import (
 
 var fingerprint = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 
-// PinCA makes sure that file holds certificates of roots with a [Fingerprint] in want, and no other. want has one, or
-// several separated by commas, as [CA.Pin] returns them; the caller must have it from a trusted source.
+// PinCA makes sure that file holds at least one root certificate whose [Fingerprint] is in want, and no certificate
+// whose fingerprint is not. want is one fingerprint, or several separated by commas, as [CA.Pin] returns them. The
+// caller must have want from a trusted source.
 //
-//   - A file with such certificates stays. PinCA removes others from it, which would be trusted as well.
-//   - When the file does not exist, or has no such certificate, as after a rotation of the root, PinCA fetches the
-//     certificates from the signing service at url over an unverified connection, and writes those whose fingerprint
-//     is in want. It retries until ctx is done while the service does not answer.
-//   - When neither the file nor the service has such a certificate, PinCA fails, and changes nothing. It also fails for
-//     a file that has no certificates.
+//   - When file has a certificate in want, PinCA keeps all such certificates, removes the others, which the process
+//     would trust as well, and fetches nothing.
+//   - When file does not exist or has none, as after a rotation of the root, PinCA fetches the certificates from the
+//     signing service at url over an unverified connection, and writes those in want. Until ctx is done it retries
+//     while the service does not answer, or answers 429 or 5xx.
+//   - PinCA returns an error, and changes nothing, when the service has no certificate in want either, and when file
+//     exists and holds no certificate.
+//
+// Processes with different pins must have different files: each would remove what the other has written.
 func PinCA(ctx context.Context, url, want, file string) error {
 	wanted := strings.Split(want, ",")
 	for _, one := range wanted {
@@ -49,7 +53,7 @@ func PinCA(ctx context.Context, url, want, file string) error {
 	}
 	if pinned = withFingerprint(have, wanted); len(pinned) == 0 {
 		if pinned, err = fetchPinned(ctx, url, wanted); err != nil && have != nil {
-			err = fmt.Errorf("file %s has %s, not %s, and was to be replaced: %w", file, fingerprintsOf(have), want, err)
+			err = fmt.Errorf("file %s has %s, not %s, and could not be replaced: %w", file, fingerprintsOf(have), want, err)
 		}
 		if err != nil {
 			return err
@@ -79,8 +83,8 @@ func fingerprintsOf(certs []*x509.Certificate) string {
 	return strings.Join(newTrust(certs, nil).fingerprints(), ",")
 }
 
-// fetchPinned fetches the CA's certificates and returns those whose fingerprint is in wanted, at least one. The signing
-// service may have more roots than were named.
+// fetchPinned fetches the CA's certificates and returns those whose fingerprint is in wanted, at least one. The
+// signing service may have more roots than were named.
 func fetchPinned(ctx context.Context, url string, wanted []string) ([]*x509.Certificate, error) {
 	data, err := awaitCA(ctx, url)
 	if err != nil {
@@ -98,7 +102,7 @@ func fetchPinned(ctx context.Context, url string, wanted []string) ([]*x509.Cert
 	return pinned, nil
 }
 
-// awaitCA fetches the CA's certificate, and retries until the service answers.
+// awaitCA fetches the CA's certificates. It retries until the service answers 200 or refuses for good, or ctx is done.
 func awaitCA(ctx context.Context, url string) ([]byte, error) {
 	for attempt := 0; ; attempt++ {
 		data, err := fetchCA(ctx, url)
