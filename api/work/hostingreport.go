@@ -66,12 +66,27 @@ func ParseHostingReport(data []byte) (r HostingReport, err error) {
 
 // check returns an error when the report exceeds the bounds above or has a name in another form than resourceForm.
 func (r HostingReport) check() error {
-	if r.WarmPlanes < 0 || r.WarmPlanes > maxFigure || len(r.Capacity) > maxResources {
+	if r.WarmPlanes < 0 || r.WarmPlanes > maxFigure {
 		return errors.New("the report of hosting has a figure that is not possible")
 	}
-	for name, n := range r.Capacity {
-		if !resourceForm.MatchString(name) || n < 0 || n > maxFigure {
-			return errors.New("the report of hosting has a capacity that is not possible")
+	if err := CheckCapacity(r.Capacity); err != nil {
+		return fmt.Errorf("the report of hosting: capacity: %w", err)
+	}
+	return nil
+}
+
+// CheckCapacity returns an error that says why a report with this capacity would be refused: too many resources, a name
+// in another form than resourceForm, or an amount out of bounds.
+func CheckCapacity(capacity map[string]int64) error {
+	if len(capacity) > maxResources {
+		return fmt.Errorf("%d resources; at most %d are possible", len(capacity), maxResources)
+	}
+	for name, n := range capacity {
+		if !resourceForm.MatchString(name) {
+			return fmt.Errorf("%.80q is no name of a resource; a name has 1 to 63 letters, digits, and _ . / -", name)
+		}
+		if n < 0 || n > maxFigure {
+			return fmt.Errorf("%s: %d is not possible; 0 is the least and %d the most", name, n, int64(maxFigure))
 		}
 	}
 	return nil

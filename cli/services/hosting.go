@@ -20,6 +20,7 @@ import (
 	"k8s.io/klog/v2"
 
 	apihosting "atoll.dev/api/hosting"
+	"atoll.dev/api/work"
 	"atoll.dev/backup"
 	"atoll.dev/envelope/kms"
 	"atoll.dev/hosting"
@@ -132,6 +133,9 @@ func (f *hostingService) start(ctx context.Context, s *System) error {
 	}
 	if wrong := validation.IsDNS1123Subdomain(f.warmDomain); len(wrong) > 0 {
 		return fmt.Errorf("--warm-domain %q: %s", f.warmDomain, wrong[0])
+	}
+	if err := work.CheckCapacity(f.capacity); err != nil {
+		return fmt.Errorf("--capacity: %w", err)
 	}
 	f.options.Releases = slices.Sorted(maps.Keys(f.planes.Binaries))
 	f.planes.Warm = process.Warm{Planes: f.warmPlanes, Spec: hosting.WarmSpec(f.options.Releases, f.warmDomain),
