@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
 	utilerrors "k8s.io/apimachinery/pkg/util/errors"
 	genericapiserver "k8s.io/apiserver/pkg/server"
 	"k8s.io/klog/v2"
@@ -18,7 +19,9 @@ import (
 	schedulingrest "k8s.io/kubernetes/pkg/registry/scheduling/rest"
 
 	"atoll.dev/kube/credentials"
+	"atoll.dev/kube/etcd"
 	"atoll.dev/kube/idle"
+	"atoll.dev/kube/inprocess"
 	"atoll.dev/kube/issuers"
 )
 
@@ -34,9 +37,10 @@ type Options struct {
 	// Issuers authenticates tokens of the customer's issuers.
 	Issuers *issuers.Authenticator
 
-	EtcdEndpoint string
-	DialEtcd     Dialer
-	Egress       Dialer // dials everything outside of the plane: nodes, pods, Services, webhooks
+	EtcdClient func() *clientv3.Client // makes a client of the plane's etcd
+	Egress     Dialer                  // dials everything outside of the plane: nodes, pods, Services, webhooks
+
+	Self *inprocess.Server // gets the API server's handler, for the plane's own parts
 
 	Clock    idle.Clock // of timers that may end early
 	Governor *idle.Governor
@@ -50,6 +54,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := writeAuditPolicy(o.AuditDir); err != nil {
 		return fmt.Errorf("the policy of the audit log: %w", err)
 	}
+	useEtcd(ctx, o.EtcdClient, etcd.Endpoint)
 	options := runOptions(o)
 	completed, err := options.Complete(ctx)
 	if err != nil {
@@ -58,7 +63,7 @@ func Run(ctx context.Context, o Options) error {
 	if errs := completed.Validate(); len(errs) > 0 {
 		return fmt.Errorf("the API server's options: %w", utilerrors.NewAggregate(errs))
 	}
-	config, err := newConfig(completed, o.Egress, o.Clock)
+	config, err := newConfig(completed, o.Egress, o.Clock, o.Self)
 	if err != nil {
 		return fmt.Errorf("configuring the API server: %w", err)
 	}
@@ -97,6 +102,7 @@ func Run(ctx context.Context, o Options) error {
 	if err != nil {
 		return fmt.Errorf("preparing the API server: %w", err)
 	}
+	o.Self.Serve(server.GenericAPIServer.Handler)
 	return prepared.Run(ctx)
 }
 

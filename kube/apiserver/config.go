@@ -12,18 +12,18 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
-	generatedopenapi "k8s.io/kubernetes/pkg/generated/openapi"
 
 	"atoll.dev/kube/idle"
+	"atoll.dev/kube/inprocess"
 )
 
 // newConfig is upstream's app.NewConfig with an egress selector of our own. Upstream reads a selector from a file that
 // names proxies, and would use it for etcd, too. Ours is set when etcd's storage has been configured, and before
 // anything else has taken a dialer.
-func newConfig(o options.CompletedOptions, dial Dialer, clock idle.Clock) (*app.Config, error) {
-	generic, informers, storage, err := controlplaneapiserver.BuildGenericConfig(o.CompletedOptions,
+func newConfig(o options.CompletedOptions, dial Dialer, clock idle.Clock, self *inprocess.Server) (*app.Config, error) {
+	generic, informers, storage, err := buildGenericConfig(o.CompletedOptions,
 		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
-		controlplane.DefaultAPIResourceConfigSource(), generatedopenapi.GetOpenAPIDefinitions)
+		controlplane.DefaultAPIResourceConfigSource(), self)
 	if err != nil {
 		return nil, err
 	}

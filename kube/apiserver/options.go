@@ -6,11 +6,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	utilnet "k8s.io/apimachinery/pkg/util/net"
-	"k8s.io/apiserver/pkg/server/egressselector"
 	auditoptions "k8s.io/apiserver/pkg/server/options"
 	"k8s.io/kubernetes/cmd/kube-apiserver/app/options"
 	"k8s.io/kubernetes/pkg/controlplane/reconcilers"
+
+	"atoll.dev/kube/etcd"
 )
 
 // Issuer is the issuer of service account tokens. Every plane has the same; what tells them apart is the key.
@@ -36,10 +36,7 @@ func runOptions(o Options) *options.ServerRunOptions {
 	// lease has to be renewed every few seconds to say that the server is alive.
 	s.EndpointReconcilerType = string(reconcilers.NoneEndpointReconcilerType)
 
-	s.Etcd.StorageConfig.Transport.ServerList = []string{o.EtcdEndpoint}
-	s.Etcd.StorageConfig.Transport.EgressLookup = func(egressselector.NetworkContext) (utilnet.DialFunc, error) {
-		return o.DialEtcd, nil
-	}
+	s.Etcd.StorageConfig.Transport.ServerList = []string{etcd.Endpoint} // upstream wants one; see useEtcd
 	s.Etcd.EncryptionProviderConfigFilepath = o.Files.Encryption
 	s.Etcd.StorageConfig.DBMetricPollInterval = 0
 	// CountMetricPollPeriod stays a minute: by these counts priority and fairness knows what a list reads. A count of more

@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/app/options"
 	"k8s.io/kubernetes/cmd/kube-controller-manager/names"
@@ -27,8 +29,8 @@ var idle = []string{
 	names.ValidatingAdmissionPolicyStatusController,
 }
 
-// Run runs the controllers until ctx is done.
-func Run(ctx context.Context, files credentials.Files) error {
+// Run runs the controllers until ctx is done. client configures their client of the API server.
+func Run(ctx context.Context, files credentials.Files, client *rest.Config) error {
 	o, err := options.NewKubeControllerManagerOptions()
 	if err != nil {
 		return fmt.Errorf("the controller manager's options: %w", err)
@@ -52,6 +54,14 @@ func Run(ctx context.Context, files credentials.Files) error {
 	config, err := o.Config(ctx, app.KnownControllers(), app.ControllersDisabledByDefault(), app.ControllerAliases())
 	if err != nil {
 		return fmt.Errorf("configuring the controller manager: %w", err)
+	}
+	// Upstream has made a client from the kubeconfig, which nothing has used yet.
+	client = rest.CopyConfig(client)
+	client.ContentConfig, client.QPS, client.Burst = config.Kubeconfig.ContentConfig, config.Kubeconfig.QPS, config.Kubeconfig.Burst
+	config.Kubeconfig = client
+	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, options.KubeControllerManagerUserAgent))
+	if err != nil {
+		return fmt.Errorf("the controller manager's client: %w", err)
 	}
 	return app.Run(ctx, config.Complete())
 }

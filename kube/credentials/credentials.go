@@ -64,6 +64,12 @@ type Files struct {
 // bootstrap roles.
 const Masters = "system:masters"
 
+// The users that parts of the plane are.
+const (
+	ControllerManager = "system:kube-controller-manager"
+	Scheduler         = "system:kube-scheduler"
+)
+
 // Ensure leaves everything that o names in its directory, made or renewed as far as needed.
 func Ensure(o Options, now time.Time) (Files, error) {
 	pki := filepath.Join(o.Dir, "pki")
@@ -128,8 +134,8 @@ func Ensure(o Options, now time.Time) (Files, error) {
 		path, pair, user string
 	}{
 		{f.AdminKubeconfig, "admin.pem", "admin"},
-		{f.ControllerManagerKubeconfig, "controller-manager.pem", "system:kube-controller-manager"},
-		{f.SchedulerKubeconfig, "scheduler.pem", "system:kube-scheduler"},
+		{f.ControllerManagerKubeconfig, "controller-manager.pem", ControllerManager},
+		{f.SchedulerKubeconfig, "scheduler.pem", Scheduler},
 	} {
 		pair, err := leaf{name: k.user, groups: []string{Masters}}.ensure(filepath.Join(pki, k.pair), ca, now)
 		if err != nil {

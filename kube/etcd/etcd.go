@@ -1,9 +1,8 @@
 // Package etcd runs one etcd member inside the process, reachable by this process only.
 //
-// Writes have no socket at all, neither of clients nor of peers: Dial opens a connection in memory, on
-// which etcd's own gRPC server answers. The member's name and peer address exist only inside its data.
-// Backups read through a Unix socket of this user, which refuses every call that would change
-// something.
+// Writes have no socket at all, neither of clients nor of peers: Client returns a client that calls the
+// member's services in memory. The member's name and peer address exist only inside its data. Backups
+// read through a Unix socket of this user, which refuses every call that would change something.
 //
 // The member takes care of itself: see decide.
 //
@@ -16,7 +15,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/url"
 	"os"
 	"runtime/debug"
@@ -24,20 +22,18 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/server/v3/embed"
-	"go.etcd.io/etcd/server/v3/etcdserver/api/v3rpc"
 	"go.etcd.io/etcd/server/v3/storage/wal"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/test/bufconn"
 )
 
 // ErrDamaged says that the data in the directory cannot be used.
 var ErrDamaged = errors.New("damaged")
 
-// Endpoint is what an etcd client is given as the server's address; only Dial knows how to reach it.
+// Endpoint is the member's address where one must be named. Nothing listens on it: see [Server.Client].
 const Endpoint = "http://etcd.in-process"
 
 const (
-	connectionBuffer = 16 << 10
+	connectionBuffer = 16 << 10    // of each connection to the socket for reads
 	walSegment       = 8 << 20     // preallocated, twice; upstream's 64 MB are for one etcd per machine
 	snapshotCount    = 2000        // entries kept in memory until the next snapshot; upstream keeps 10,000
 	catchUpEntries   = 200         // entries kept after it for slow followers, of which there are none
@@ -64,8 +60,7 @@ type Options struct {
 // Server is a running etcd member.
 type Server struct {
 	etcd     *embed.Etcd
-	grpc     *grpc.Server
-	listener *bufconn.Listener
+	services *services
 	reads    *grpc.Server // nil without a socket
 	socket   string       // path of the socket of reads
 	failed   chan error
@@ -76,7 +71,7 @@ type Server struct {
 }
 
 // Start starts the member on the data in o.Dir, making it when there is none. It returns when the
-// member runs; Dial waits until it has elected itself, a fraction of a second later.
+// member runs; its clients wait until it has elected itself, a fraction of a second later.
 func Start(o Options) (*Server, error) {
 	if o.Quota == 0 {
 		o.Quota = DefaultQuota
@@ -89,7 +84,7 @@ func Start(o Options) (*Server, error) {
 		return nil, err
 	}
 	wal.SegmentSizeBytes = walSegment
-	s := &Server{listener: bufconn.Listen(connectionBuffer), failed: make(chan error, 1)}
+	s := &Server{failed: make(chan error, 1)}
 	started := make(chan error, 1)
 	go func() {
 		// Damage also shows as a panic, or as a fault in the mapped database.
@@ -111,10 +106,8 @@ func Start(o Options) (*Server, error) {
 	case err := <-s.failed:
 		return nil, fmt.Errorf("etcd data in %s is %w: %w", o.Dir, ErrDamaged, err)
 	}
-	// The API server opens a connection for each kind of resource, most of them idle.
-	s.grpc = v3rpc.Server(s.etcd.Server, nil, nil, grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(connectionBuffer))
+	s.services = newServices(s.etcd.Server)
 	if err := s.openReads(o.Socket); err != nil {
-		s.grpc.Stop()
 		s.etcd.Close()
 		return nil, err
 	}
@@ -151,7 +144,7 @@ func (s *Server) takeCare(o Options) {
 	}()
 }
 
-// serve accepts connections when the member has elected itself, since it would refuse requests before,
+// serve lets the calls of clients begin when the member has elected itself, since it would refuse them before,
 // and on a first start only after its data is complete, so that no client gets an answer about a write that the
 // next start would remove.
 func (s *Server) serve(dir string, first bool) {
@@ -165,7 +158,7 @@ func (s *Server) serve(dir string, first bool) {
 			return
 		}
 	}
-	s.grpc.Serve(s.listener)
+	s.services.open()
 }
 
 func config(o Options, failed chan<- error) *embed.Config {
@@ -190,11 +183,6 @@ func config(o Options, failed chan<- error) *embed.Config {
 // Failed delivers the error that made etcd unable to go on.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Dial opens a connection to the member; network and address are ignored.
-func (s *Server) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
-	return s.listener.DialContext(ctx)
-}
-
 // Stop ends the member after the requests in progress have been cut off. Everything acknowledged is on disk already.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
@@ -203,8 +191,7 @@ func (s *Server) Stop() {
 			s.reads.Stop()
 			os.Remove(s.socket) // what stays of a killed process, the next start removes
 		}
-		s.grpc.Stop()
-		s.listener.Close()
+		s.services.stop()
 		<-s.cared
 		s.etcd.Close()
 	})

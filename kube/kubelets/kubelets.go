@@ -25,18 +25,13 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/kubernetes/pkg/controller/certificates"
 )
 
 const workers = 2
 
-// Run approves and denies requests until ctx is done.
-func Run(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return fmt.Errorf("the kubeconfig of the approver of kubelets: %w", err)
-	}
+// Run approves and denies requests until ctx is done. config configures its client of the API server.
+func Run(ctx context.Context, config *rest.Config) error {
 	config = rest.AddUserAgent(config, "kubelet-approver")
 	config.QPS = -1 // the API server's own fairness is the limit
 	client, err := kubernetes.NewForConfig(config)

@@ -22,7 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/kwok/pkg/config/resources"
 	"sigs.k8s.io/kwok/pkg/kwok/controllers"
 	"sigs.k8s.io/kwok/pkg/utils/gotpl"
@@ -51,12 +50,8 @@ const (
 	workers = 4 // that apply stages to nodes, and as many to pods
 )
 
-// Run simulates until ctx is done.
-func Run(ctx context.Context, kubeconfig string) error {
-	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-	if err != nil {
-		return fmt.Errorf("the kubeconfig of simulated nodes: %w", err)
-	}
+// Run simulates until ctx is done. config configures its client of the API server.
+func Run(ctx context.Context, config *rest.Config) error {
 	config = rest.AddUserAgent(config, "simulated-nodes")
 	config.ContentType, config.AcceptContentTypes = runtime.ContentTypeProtobuf, runtime.ContentTypeProtobuf+","+runtime.ContentTypeJSON
 	config.QPS = -1 // the API server's own fairness is the limit

@@ -45,15 +45,7 @@ func start(t *testing.T, dir string) *member {
 		t.Fatal(err)
 	}
 	t.Cleanup(server.Stop)
-	client, err := clientv3.New(clientv3.Config{
-		Endpoints: []string{etcd.Endpoint},
-		DialOptions: []grpc.DialOption{grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return server.Dial(ctx, "", "")
-		})},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	client := server.Client()
 	t.Cleanup(func() { client.Close() })
 	reads, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dialUnix(ctx, socket) }))

@@ -5,14 +5,24 @@ import (
 	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/dynamic"
+	"k8s.io/client-go/dynamic/dynamicinformer"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app"
+	schedulerconfig "k8s.io/kubernetes/cmd/kube-scheduler/app/config"
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
+	"k8s.io/kubernetes/pkg/scheduler"
+	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 
 	"atoll.dev/kube/credentials"
 )
 
-// Run schedules until ctx is done.
-func Run(ctx context.Context, files credentials.Files) error {
+// Run schedules until ctx is done. client configures its client of the API server.
+func Run(ctx context.Context, files credentials.Files, client *rest.Config) error {
 	o := options.NewOptions()
 	o.SecureServing.BindPort = 0 // no server
 	for _, set := range []struct{ section, flag, value string }{
@@ -25,13 +35,68 @@ func Run(ctx context.Context, files credentials.Files) error {
 			return fmt.Errorf("the scheduler's option %s: %w", set.flag, err)
 		}
 	}
-	config, scheduler, err := app.Setup(ctx, o)
+	config, err := configure(ctx, o, client)
+	if err != nil {
+		return fmt.Errorf("configuring the scheduler: %w", err)
+	}
+	s, err := setUp(ctx, config)
 	if err != nil {
 		return fmt.Errorf("setting up the scheduler: %w", err)
 	}
-	err = app.Run(ctx, config, scheduler)
+	err = app.Run(ctx, config, s)
 	if ctx.Err() != nil {
 		return nil
 	}
 	return err
+}
+
+// configure returns the configuration for the options, with clients that client configures. Upstream's have made
+// clients from the kubeconfig, which nothing has used yet.
+func configure(ctx context.Context, o *options.Options, client *rest.Config) (*schedulerconfig.CompletedConfig, error) {
+	var err error
+	if o.ComponentConfig, err = latest.Default(); err != nil {
+		return nil, err
+	}
+	if errs := o.Validate(); len(errs) > 0 {
+		return nil, utilerrors.NewAggregate(errs)
+	}
+	c, err := o.Config(ctx)
+	if err != nil {
+		return nil, err
+	}
+	client = rest.CopyConfig(client)
+	client.ContentConfig, client.QPS, client.Burst = c.KubeConfig.ContentConfig, c.KubeConfig.QPS, c.KubeConfig.Burst
+	c.KubeConfig = client
+	if c.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler")); err != nil {
+		return nil, err
+	}
+	recorder, err := kubernetes.NewForConfig(client)
+	if err != nil {
+		return nil, err
+	}
+	watcher, err := dynamic.NewForConfig(client)
+	if err != nil {
+		return nil, err
+	}
+	c.EventBroadcaster = events.NewEventBroadcasterAdapterWithContext(ctx, recorder)
+	c.InformerFactory = scheduler.NewInformerFactory(c.Client, 0)
+	c.DynInformerFactory = dynamicinformer.NewFilteredDynamicSharedInformerFactory(watcher, 0, metav1.NamespaceAll, nil)
+	completed := c.Complete()
+	return &completed, nil
+}
+
+// setUp makes the scheduler as upstream's app.Setup does.
+func setUp(ctx context.Context, c *schedulerconfig.CompletedConfig) (*scheduler.Scheduler, error) {
+	return scheduler.New(ctx, c.Client, c.InformerFactory, c.DynInformerFactory,
+		func(name string) events.EventRecorderLogger { return c.EventBroadcaster.NewRecorder(name) },
+		scheduler.WithComponentConfigVersion(c.ComponentConfig.TypeMeta.APIVersion),
+		scheduler.WithKubeConfig(c.KubeConfig),
+		scheduler.WithProfiles(c.ComponentConfig.Profiles...),
+		scheduler.WithPercentageOfNodesToScore(c.ComponentConfig.PercentageOfNodesToScore),
+		scheduler.WithPodMaxBackoffSeconds(c.ComponentConfig.PodMaxBackoffSeconds),
+		scheduler.WithPodInitialBackoffSeconds(c.ComponentConfig.PodInitialBackoffSeconds),
+		scheduler.WithPodMaxInUnschedulablePodsDuration(c.PodMaxInUnschedulablePodsDuration),
+		scheduler.WithExtenders(c.ComponentConfig.Extenders...),
+		scheduler.WithParallelism(c.ComponentConfig.Parallelism),
+	)
 }

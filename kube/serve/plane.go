@@ -12,6 +12,7 @@ import (
 	"time"
 
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	"k8s.io/component-base/version"
 	"k8s.io/klog/v2"
@@ -21,6 +22,7 @@ import (
 	"atoll.dev/kube/credentials"
 	"atoll.dev/kube/etcd"
 	"atoll.dev/kube/idle"
+	"atoll.dev/kube/inprocess"
 	"atoll.dev/kube/issuers"
 	"atoll.dev/kube/konnectivity"
 	"atoll.dev/kube/kubelets"
@@ -76,22 +78,23 @@ func (p *plane) run(ctx context.Context) error {
 	go trusted.Run(workCtx)
 	clock := idle.NewClock()
 	governor := idle.New(clock, p.log)
+	self := inprocess.New()
 	serverDone := make(chan struct{})
 	go func() {
 		defer close(serverDone)
 		ended <- ending("API server", apiserver.Run(serverCtx, apiserver.Options{
-			Egress:       tunnel.Dial,
-			Issuers:      trusted,
-			Listener:     clients,
-			External:     p.options.local(),
-			ServiceCIDR:  p.options.ServiceCIDR,
-			Files:        p.files,
-			AuditDir:     filepath.Join(p.options.DataDir, "audit"),
-			MaxRequests:  p.options.MaxRequests,
-			EtcdEndpoint: etcd.Endpoint,
-			DialEtcd:     p.store.Dial,
-			Clock:        clock,
-			Governor:     governor,
+			Egress:      tunnel.Dial,
+			Issuers:     trusted,
+			Listener:    clients,
+			External:    p.options.local(),
+			ServiceCIDR: p.options.ServiceCIDR,
+			Files:       p.files,
+			AuditDir:    filepath.Join(p.options.DataDir, "audit"),
+			MaxRequests: p.options.MaxRequests,
+			EtcdClient:  p.store.Client,
+			Self:        self,
+			Clock:       clock,
+			Governor:    governor,
 		}))
 	}()
 	ready := make(chan error, 1)
@@ -100,13 +103,15 @@ func (p *plane) run(ctx context.Context) error {
 	cause := p.wait(ctx, ended, ready)
 	if cause == nil && ctx.Err() == nil {
 		if cause = p.announce(); cause == nil {
-			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files)) }()
-			go func() { ended <- ending("scheduler", scheduler.Run(workCtx, p.files)) }()
+			manager := self.Config(p.server(), component(credentials.ControllerManager))
+			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files, manager)) }()
 			go func() {
-				ended <- ending("approver of kubelets", kubelets.Run(workCtx, p.files.ControllerManagerKubeconfig))
+				client := self.Config(p.server(), component(credentials.Scheduler))
+				ended <- ending("scheduler", scheduler.Run(workCtx, p.files, client))
 			}()
+			go func() { ended <- ending("approver of kubelets", kubelets.Run(workCtx, manager)) }()
 			if p.options.Simulated {
-				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, p.files.ControllerManagerKubeconfig)) }()
+				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, manager)) }()
 			}
 			go p.keepCredentials(workCtx)
 			go secrets.Run(workCtx, p.files, p.log)
@@ -142,6 +147,14 @@ func (p *plane) wait(ctx context.Context, ended, ready <-chan error) error {
 	case err := <-ready:
 		return err
 	}
+}
+
+// server is the URL of the API server.
+func (p *plane) server() string { return "https://" + p.options.local() }
+
+// component is the user that a part of the plane is, the same that its kubeconfig says.
+func component(name string) user.Info {
+	return &user.DefaultInfo{Name: name, Groups: []string{credentials.Masters, user.AllAuthenticated}}
 }
 
 // announce makes the readiness of the plane visible to other processes.
