@@ -170,8 +170,7 @@ func (p *plane) announce() error {
 }
 
 // keepCredentials renews certificates that near their end while the plane runs. The API server notices
-// new files by itself; the kubeconfigs of controllers and scheduler are read again at the next start,
-// long before the old ones end.
+// new files by itself; the plane's own parts need none.
 func (p *plane) keepCredentials(ctx context.Context) {
 	for {
 		select {
