@@ -32,7 +32,8 @@ func TestUpstreamsStorageUsesTheClient(t *testing.T) {
 	}
 	retry := time.NewTicker(10 * time.Millisecond)
 	defer retry.Stop()
-	for deadline := time.After(time.Minute); !feature.DefaultFeatureSupportChecker.Supports(storage.RequestWatchProgress); {
+	deadline, checker := time.After(time.Minute), feature.DefaultFeatureSupportChecker
+	for !checker.Supports(storage.RequestWatchProgress) {
 		select {
 		case <-retry.C:
 		case <-deadline:

@@ -57,7 +57,8 @@ func Run(ctx context.Context, files credentials.Files, client *rest.Config) erro
 	}
 	// Upstream has made a client from the kubeconfig, which nothing has used yet.
 	client = rest.CopyConfig(client)
-	client.ContentConfig, client.QPS, client.Burst = config.Kubeconfig.ContentConfig, config.Kubeconfig.QPS, config.Kubeconfig.Burst
+	client.ContentConfig = config.Kubeconfig.ContentConfig
+	client.QPS, client.Burst = config.Kubeconfig.QPS, config.Kubeconfig.Burst
 	config.Kubeconfig = client
 	config.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, options.KubeControllerManagerUserAgent))
 	if err != nil {
