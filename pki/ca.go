@@ -61,6 +61,8 @@ type CA struct {
 	known atomic.Pointer[caRoots] // what was read last, see roots
 	mu    sync.Mutex              // held together with the lock file while the directory is changed
 	crl   atomic.Pointer[crlCopy]
+
+	syncDir func(dir string) error // atomicfile.SyncDir; tests replace it
 }
 
 // OpenCA opens the CA in dir, and creates it when dir has none. When several
@@ -85,7 +87,7 @@ func OpenCA(dir string) (*CA, error) {
 	if err != nil {
 		return nil, err
 	}
-	ca := &CA{dir: dir}
+	ca := &CA{dir: dir, syncDir: atomicfile.SyncDir}
 	ca.known.Store(read)
 	if err := ca.openIssuers(); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)

@@ -70,7 +70,6 @@ type IdentityOptions struct {
 type Identity struct {
 	o       IdentityOptions
 	anchors []*x509.Certificate // the roots in CAFile
-	ignored error               // why loadTrust does not use trustFile; nil when it does, or when there is none
 	trust   atomic.Pointer[trust]
 	current atomic.Pointer[tls.Certificate]
 	chain   atomic.Pointer[[]*x509.Certificate] // that of current
@@ -203,12 +202,13 @@ func (id *Identity) check(chain []*x509.Certificate, at time.Time) error {
 	if cert.Subject.CommonName != string(id.o.Name) {
 		return fmt.Errorf("the certificate is that of %q", cert.Subject.CommonName)
 	}
-	_, _, err := verifyClient(chain, id.trust.Load().pool, at)
+	trusted := id.trust.Load()
+	_, _, err := verifyClient(chain, trusted.pool, at)
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		err = fmt.Errorf("the certificate is not of the CA in %s but of %q: %w", id.o.CAFile, cert.Issuer.CommonName, err)
-		if id.ignored != nil {
+		if trusted.ignored != nil {
 			err = fmt.Errorf("%w; %w; if this process shall stay in its region, write the region's present certificates "+
-				"(ca.crt beside the CA) to %s", err, id.ignored, id.o.CAFile)
+				"(ca.crt beside the CA) to %s", err, trusted.ignored, id.o.CAFile)
 		}
 		return err
 	}

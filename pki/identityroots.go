@@ -46,7 +46,7 @@ func (id *Identity) loadAnchors(ctx context.Context) error {
 
 // loadTrust uses the roots in trustFile, if they follow from those in CAFile, and else those in CAFile: an operator
 // has given the process the roots of another region. A damaged trustFile is an error: after a rotation the region has
-// none of the roots in CAFile any more.
+// none of the roots in CAFile any more. A wrong signature in it is no damage while the roots follow without it.
 func (id *Identity) loadTrust() error {
 	anchors := newTrust(id.anchors, nil)
 	id.trust.Store(anchors)
@@ -58,24 +58,34 @@ func (id *Identity) loadTrust() error {
 	if err != nil {
 		return err
 	}
-	stored, err := parseCertificates(data)
-	if err == nil && !bytes.Equal(encodeChain(stored), data) { // a cut file has whole certificates at its beginning
-		err = errors.New("holds something else than certificates")
+	stored, damage := parseCertificates(data)
+	if damage == nil && !bytes.Equal(encodeChain(stored), data) { // a cut file has whole certificates at its beginning
+		damage = errors.New("holds something else than certificates")
 	}
-	if err != nil {
-		return fmt.Errorf("file %s of the roots that this process trusts is damaged: %w; restore it from a backup, or "+
-			"write the region's present certificates (ca.crt beside the CA) to %s and remove the damaged file", path, err,
-			id.o.CAFile)
+	if damage == nil {
+		followed, err := anchors.follow(stored)
+		if err == nil {
+			id.trust.Store(followed)
+			return nil
+		}
+		if damage = checkSignatures(stored, id.anchors); damage == nil {
+			id.ignoreTrustFile(path, err)
+			return nil
+		}
 	}
-	followed, err := anchors.follow(stored)
-	if err == nil {
-		id.trust.Store(followed)
-		return nil
-	}
-	id.ignored = fmt.Errorf("the roots in %s are not used, because they do not follow from %s: %w", path, id.o.CAFile, err)
+	return fmt.Errorf("file %s of the roots that this process trusts is damaged: %w; restore it from a backup, or "+
+		"write the region's present certificates (ca.crt beside the CA) to %s and remove the damaged file", path, damage,
+		id.o.CAFile)
+}
+
+// ignoreTrustFile uses the roots in CAFile. reason is why the roots in trustFile do not follow from them.
+func (id *Identity) ignoreTrustFile(path string, reason error) {
+	anchors := newTrust(id.anchors, nil)
+	anchors.ignored = fmt.Errorf("the roots in %s are not used, because they do not follow from %s: %w", path,
+		id.o.CAFile, reason)
+	id.trust.Store(anchors)
 	id.o.Logger.LogAttrs(context.Background(), slog.LevelWarn, "the roots on disk are not used, but those of the CA file",
-		slog.String("file", path), slog.Any("error", err))
-	return nil
+		slog.String("file", path), slog.Any("error", reason))
 }
 
 // follow uses the roots that the signing service has handed out, from now on and after a restart. text is theirs and
@@ -95,13 +105,17 @@ func (id *Identity) follow(ctx context.Context, text string, own []*x509.Certifi
 	if err != nil {
 		return fmt.Errorf("the roots from the signing service are not used: %w", err)
 	}
-	if next.isSame(have) {
+	isSame := next.isSame(have)
+	if isSame && have.ignored == nil {
 		return nil
 	}
 	if err := atomicfile.Write(filepath.Join(id.o.Dir, trustFile), next.encode(), 0o600); err != nil {
 		return err
 	}
 	id.trust.Store(next)
+	if isSame { // only trustFile had others
+		return nil
+	}
 	closedConns := id.guard.keepRoots(next.roots)
 	id.o.Logger.LogAttrs(ctx, slog.LevelInfo, "the trusted roots have changed",
 		slog.Any("roots", next.fingerprints()), slog.Int("closed_connections", closedConns))

@@ -1,7 +1,9 @@
 package pki
 
 import (
+	"bytes"
 	"crypto/x509"
+	"errors"
 	"maps"
 	"os"
 	"path/filepath"
@@ -140,6 +142,66 @@ func TestARetiredRootLeavesNoFileOfARevokedIssuingCA(t *testing.T) {
 			}
 		}
 	})
+}
+
+// The removal of the issuing CAs below the retired root is on disk before the root is forgotten: after a power failure
+// no file could come back that nobody can verify. Without that sync the root stays, and the step can be repeated.
+func TestRemovedIssuingCAsAreOnDiskBeforeTheirRootIsForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ca, first, _ := rotated(t, RootCompleted)
+		wait(2 * time.Second)
+		issuing, failure := filepath.Join(ca.dir, issuingDir), errors.New("the disk fails")
+		var synced []string
+		ca.syncDir = func(dir string) error {
+			synced = append(synced, dir)
+			have, err := ca.readIssuers()
+			if err != nil || dir == issuing && have.below(first).countOf(Agents)+have.below(first).countOf(Services) > 0 {
+				t.Errorf("when %s is synced: files below the first root are there, %v", dir, err)
+			}
+			if isNext := isFile(filepath.Join(ca.dir, nextFile)); isNext != (dir == issuing) {
+				t.Errorf("when %s is synced: the first root is there: %t", dir, isNext)
+			}
+			return failure
+		}
+		if err := ca.RetireRoot(RotationOptions{}); !errors.Is(err, failure) || !ca.Certificate().Equal(first) {
+			t.Errorf("a sync that fails: %v", err)
+		}
+		failure = nil
+		if err := ca.RetireRoot(RotationOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		works(t, "retired", ca)
+		if want := []string{issuing, issuing, ca.dir}; !slices.Equal(synced, want) {
+			t.Errorf("synced %v, want %v", synced, want)
+		}
+	})
+}
+
+// A process that joins another region replaces the roots of the region before, and no later error names them.
+func TestTheRootsOfTheRegionBeforeAreForgotten(t *testing.T) {
+	before, first, next := rotated(t, RootPrepared)
+	crosses, err := before.crosses()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ca := openCA(t)
+	o := options(t, ca, serveCA(t, ca), "edge-7")
+	path := filepath.Join(o.Dir, trustFile)
+	if err := os.MkdirAll(o.Dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	writeFile(t, path, newTrust([]*x509.Certificate{first, next}, crosses).encode())
+	id := open(t, o)
+	if got := readFile(t, path); !bytes.Equal(got, ca.CertPEM()) || !trusts(id, ca.Certificate()) {
+		t.Errorf("it trusts %v, and stores %s", id.trust.Load().fingerprints(), got)
+	}
+	stranger, err := before.issue(newPublicKey(t), applicant{name: "edge-7", validity: time.Hour})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := id.check(stranger, time.Now()); err == nil || strings.Contains(err.Error(), path) {
+		t.Errorf("the error names the roots of before: %v", err)
+	}
 }
 
 // hasNoRevoked fails the test when there is a file of a revoked issuing CA.

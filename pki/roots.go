@@ -62,10 +62,13 @@ type trust struct {
 	// verifies by them that the roots follow from those that an operator gave it.
 	crosses []*x509.Certificate
 	pool    *x509.CertPool // of roots
+	// ignored is why these are the roots of the CA file and not those in trustFile; nil when there is no such reason, or
+	// not any more.
+	ignored error
 }
 
 func newTrust(roots, crosses []*x509.Certificate) *trust {
-	return &trust{roots, crosses, poolOf(roots)}
+	return &trust{roots: roots, crosses: crosses, pool: poolOf(roots)}
 }
 
 // encode returns roots and cross certificates as PEM.
@@ -129,6 +132,28 @@ func vouched(trusted, crosses []*x509.Certificate) (good []*x509.Certificate) {
 		}
 	}
 	return good
+}
+
+// checkSignatures returns an error when certificates in trustFile are damaged although they can be parsed: when none is
+// a root, and when the issuer of one, by name or by key, is among stored or anchors, those in the CA file, and has not
+// signed it. The issuer of a cross certificate of another region is not among them.
+func checkSignatures(stored, anchors []*x509.Certificate) error {
+	if !slices.ContainsFunc(stored, isRoot) {
+		return errors.New("holds no root")
+	}
+	for _, c := range stored {
+		isNamed, isSigned := false, false
+		for _, by := range slices.Concat(stored, anchors) {
+			if bytes.Equal(c.RawIssuer, by.RawSubject) || len(c.AuthorityKeyId) > 0 && bytes.Equal(c.AuthorityKeyId,
+				by.SubjectKeyId) {
+				isNamed, isSigned = true, isSigned || c.CheckSignatureFrom(by) == nil
+			}
+		}
+		if isNamed && !isSigned {
+			return fmt.Errorf("the signature of %q, serial number %x, is wrong", c.Subject.CommonName, c.SerialNumber)
+		}
+	}
+	return nil
 }
 
 // isCross reports whether a certificate has the form of a cross certificate: that of a CA that permits issuing CAs and

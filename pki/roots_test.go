@@ -228,6 +228,24 @@ func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 			}
 		}
 	}
+	// So is one whose certificates can be parsed, and have one wrong bit, wherever it is; but nobody needs a cross
+	// certificate whose root is in the CA file.
+	for i := range retired {
+		changed := flipped(retired, i, 1<<(i%8))
+		if certs, err := parseCertificates(changed); err != nil || !bytes.Equal(encodeChain(certs), changed) {
+			continue // as above
+		}
+		if got, err := load(encodeCert(first.Raw), changed); err == nil || !strings.Contains(err.Error(), "is damaged") {
+			t.Fatalf("byte %d: %v, trusts %v", i, err, got.trust.Load().fingerprints())
+		}
+	}
+	wrong := append(encodeCert(next.Raw), encodeCert(flipped(crosses[0].Raw, len(crosses[0].Raw)-1, 1))...)
+	if got, err := load(encodeCert(next.Raw), wrong); err != nil || !trusts(got, next) {
+		t.Errorf("a wrong signature that is not needed: %v, trusts %v", err, got.trust.Load().fingerprints())
+	}
+	if got, err := load(other.CertPEM(), wrong); err != nil || !trusts(got, other.Certificate()) {
+		t.Errorf("a wrong signature in another region: %v, trusts %v", err, got.trust.Load().fingerprints())
+	}
 	// Whoever stays in his region by mistake without its roots is told, too.
 	writeFile(t, o.CAFile, other.CertPEM())
 	writeFile(t, path, retired)
@@ -239,6 +257,13 @@ func TestStoredRootsFollowFromTheCAFile(t *testing.T) {
 			t.Errorf("the error does not say %q: %v", want, err)
 		}
 	}
+}
+
+// flipped returns a copy of data with one byte changed.
+func flipped(data []byte, at int, bits byte) []byte {
+	data = slices.Clone(data)
+	data[at] ^= bits
+	return data
 }
 
 // Agents that join while two roots are trusted may know the first one, both, or their fingerprints; a pin names all

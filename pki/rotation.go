@@ -234,13 +234,13 @@ func (ca *CA) retireRoot(o RotationOptions, _ rootPairs, now time.Time) error {
 	if err := ca.removeIssuers(slices.Concat(old.intact, old.revoked)); err != nil {
 		return err
 	}
-	if err := atomicfile.SyncDir(filepath.Join(ca.dir, issuingDir)); err != nil {
+	if err := ca.syncDir(filepath.Join(ca.dir, issuingDir)); err != nil {
 		return err
 	}
 	if err := os.Rename(filepath.Join(ca.dir, nextFile), filepath.Join(ca.dir, caFile)); err != nil {
 		return err
 	}
-	if err := atomicfile.SyncDir(ca.dir); err != nil {
+	if err := ca.syncDir(ca.dir); err != nil {
 		return err
 	}
 	return ca.removeRetired(roots.next)
