@@ -13,11 +13,13 @@ import (
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 )
 
-// Client returns a client of the member that calls its services directly, without gRPC: nothing is encoded, and there
-// is no connection. It does what upstream's v3client does. Calls wait until the member has elected itself, and fail
-// when it stops. The caller closes the client.
+// Client returns a client of the member that calls its services directly: there is no connection, and no message of gRPC
+// is encoded. The caller closes the client.
 //
-// The client has no endpoints.
+// It makes the calls that the API server needs: those on keys, watches, the grant of a lease, and the status. They wait
+// until the member has become leader, and fail after the member has stopped. Other calls on leases and for maintenance
+// return the code Unimplemented; Cluster and Auth are nil. The client has no endpoints, so calls that ask each endpoint ask
+// none.
 func (s *Server) Client() *clientv3.Client {
 	c := clientv3.NewCtxClient(context.Background(), clientv3.WithZapLogger(s.etcd.Server.Logger()))
 	c.KV = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(s.services), c)
@@ -28,49 +30,52 @@ func (s *Server) Client() *clientv3.Client {
 	return c
 }
 
-// services are the member's services for clients. Their calls wait until open is called, and fail after close.
+// services are the member's services for clients. Their calls wait until open is called, and fail after stop.
 type services struct {
-	kv pb.KVServer
-	pb.LeaseServer
-	watch pb.WatchServer
-	pb.MaintenanceServer
+	pb.UnimplementedLeaseServer
+	pb.UnimplementedMaintenanceServer
+	kv          pb.KVServer
+	lease       pb.LeaseServer
+	watch       pb.WatchServer
+	maintenance pb.MaintenanceServer
 
-	opened chan struct{}
-	closed context.Context
-	close  context.CancelFunc
-	calls  sync.RWMutex // held for reading by each call to kv
+	opened  chan struct{}      // closed by open
+	stopped context.Context    // done after stop was called
+	cancel  context.CancelFunc // of stopped
+	calls   sync.RWMutex       // held for reading by each call that is not a watch
 }
 
 func newServices(member *etcdserver.EtcdServer) *services {
 	v := &services{
-		kv: v3rpc.NewQuotaKVServer(member), LeaseServer: v3rpc.NewQuotaLeaseServer(member),
-		watch: v3rpc.NewWatchServer(member), MaintenanceServer: v3rpc.NewMaintenanceServer(member, nil),
+		kv: v3rpc.NewQuotaKVServer(member), lease: v3rpc.NewQuotaLeaseServer(member),
+		watch: v3rpc.NewWatchServer(member), maintenance: v3rpc.NewMaintenanceServer(member, nil),
 		opened: make(chan struct{}),
 	}
-	v.closed, v.close = context.WithCancel(context.Background())
+	v.stopped, v.cancel = context.WithCancel(context.Background())
 	return v
 }
 
 // open lets calls begin.
 func (v *services) open() { close(v.opened) }
 
-// stop ends all watches, waits for the other calls in progress and lets no more begin.
+// stop cancels all watches, and returns when the other calls in progress have ended; etcd limits their time. Later
+// calls fail.
 func (v *services) stop() {
-	v.close()
+	v.cancel()
 	v.calls.Lock()
-	v.calls.Unlock() //nolint:staticcheck // later calls see that closed is done
+	v.calls.Unlock() //nolint:staticcheck // later calls see that stopped is done
 }
 
-// begin waits until calls may begin. After a success the caller calls v.calls.RUnlock.
+// begin waits until open is called. Without an error the caller calls v.calls.RUnlock at the end of the call.
 func (v *services) begin(ctx context.Context) error {
 	select {
 	case <-v.opened:
 	case <-ctx.Done():
 		return ctx.Err()
-	case <-v.closed.Done():
+	case <-v.stopped.Done():
 	}
 	v.calls.RLock()
-	if v.closed.Err() != nil {
+	if v.stopped.Err() != nil {
 		v.calls.RUnlock()
 		return rpctypes.ErrGRPCStopped
 	}
@@ -104,17 +109,19 @@ func (v *services) Compact(ctx context.Context, r *pb.CompactionRequest) (*pb.Co
 
 // LeaseGrant implements [pb.LeaseServer].
 func (v *services) LeaseGrant(ctx context.Context, r *pb.LeaseGrantRequest) (*pb.LeaseGrantResponse, error) {
-	return call(ctx, v, v.LeaseServer.LeaseGrant, r)
+	return call(ctx, v, v.lease.LeaseGrant, r)
 }
 
 // Status implements [pb.MaintenanceServer].
 func (v *services) Status(ctx context.Context, r *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return call(ctx, v, v.MaintenanceServer.Status, r)
+	return call(ctx, v, v.maintenance.Status, r)
 }
 
-func call[Q, A any](ctx context.Context, v *services, f func(context.Context, Q) (A, error), request Q) (A, error) {
+// call makes a call that is not a watch.
+func call[Request, Response any](ctx context.Context, v *services,
+	f func(context.Context, Request) (Response, error), request Request) (Response, error) {
 	if err := v.begin(ctx); err != nil {
-		var none A
+		var none Response
 		return none, err
 	}
 	defer v.calls.RUnlock()
@@ -125,15 +132,15 @@ func call[Q, A any](ctx context.Context, v *services, f func(context.Context, Q)
 func (v *services) Watch(stream pb.Watch_WatchServer) error {
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
-	defer context.AfterFunc(v.closed, cancel)()
+	defer context.AfterFunc(v.stopped, cancel)()
 	if err := v.begin(ctx); err != nil {
 		return err
 	}
-	v.calls.RUnlock() // a watch lasts
+	v.calls.RUnlock() // a watch lasts for hours, and stop does not wait for it
 	return v.watch.Watch(stoppable{stream, ctx})
 }
 
-// stoppable is a stream with a context that ends before the stream does.
+// stoppable is a stream of a watch with a context that is done after stop, too.
 type stoppable struct {
 	pb.Watch_WatchServer
 	ctx context.Context

@@ -9,6 +9,8 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 )
 
 func TestAClientReadsWritesAndWatches(t *testing.T) {
@@ -44,8 +46,16 @@ func TestAClientReadsWritesAndWatches(t *testing.T) {
 	if e := <-events; !e.IsProgressNotify() || e.Header.Revision != got.Header.Revision {
 		t.Errorf("progress is %+v, want revision %d", e, got.Header.Revision)
 	}
-	if status, err := c.Status(t.Context(), Endpoint); err != nil || status.Version == "" {
-		t.Errorf("%+v, %v", status, err)
+	if got, err := c.Status(t.Context(), Endpoint); err != nil || got.Version == "" {
+		t.Errorf("%+v, %v", got, err)
+	}
+
+	// What the API server does not need could outlive the member.
+	if _, err := c.Leases(t.Context()); status.Code(err) != codes.Unimplemented {
+		t.Errorf("the leases: %v", err)
+	}
+	if _, err := c.Revoke(t.Context(), lease.ID); status.Code(err) != codes.Unimplemented {
+		t.Errorf("the end of a lease: %v", err)
 	}
 
 	// A client that closes, as the storage of a deleted custom resource does, leaves the others alone.
@@ -84,7 +94,7 @@ func (s slowKV) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, err
 func TestCallsWaitForTheOpeningAndTheEndWaitsForCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &services{kv: slowKV{answer: make(chan struct{})}, opened: make(chan struct{})}
-		v.closed, v.close = context.WithCancel(context.Background())
+		v.stopped, v.cancel = context.WithCancel(context.Background())
 		cancelled, cancel := context.WithCancel(t.Context())
 		cancel()
 		if _, err := v.Range(cancelled, nil); !errors.Is(err, context.Canceled) {
@@ -100,7 +110,7 @@ func TestCallsWaitForTheOpeningAndTheEndWaitsForCalls(t *testing.T) {
 		synctest.Wait() // the call is in progress
 		stopped := make(chan struct{})
 		go func() { v.stop(); close(stopped) }()
-		<-v.closed.Done()
+		<-v.stopped.Done()
 		select {
 		case <-stopped:
 			t.Error("the end did not wait for a call")

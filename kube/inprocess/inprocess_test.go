@@ -212,7 +212,7 @@ func TestARequestWaitsForTheHandler(t *testing.T) {
 // The buffer is bounded: the handler of a large response waits for its client.
 func TestALargeResponseIsReadInParts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const size = 10 * most
+		const size = 10 * maxUnread
 		written := make(chan int, 1)
 		response, err := get(t, t.Context(), client(func(w http.ResponseWriter, _ *http.Request) {
 			n, err := w.Write([]byte(strings.Repeat("0123456789abcdef", size/16)))
