@@ -35,7 +35,7 @@ func Run(ctx context.Context, files credentials.Files, client *rest.Config) erro
 	if err != nil {
 		return fmt.Errorf("the controller manager's options: %w", err)
 	}
-	o.Generic.ClientConnection.Kubeconfig = files.ControllerManagerKubeconfig
+	o.Master = client.Host
 	o.Generic.ClientConnection.QPS, o.Generic.ClientConnection.Burst = 200, 400
 	o.Generic.LeaderElection.LeaderElect = false
 	o.Generic.Controllers = []string{"*"}
@@ -55,7 +55,7 @@ func Run(ctx context.Context, files credentials.Files, client *rest.Config) erro
 	if err != nil {
 		return fmt.Errorf("configuring the controller manager: %w", err)
 	}
-	// Upstream has made a client from the kubeconfig, which nothing has used yet.
+	// Upstream has made a client without credentials for the same host. Nothing has used it yet.
 	client = rest.CopyConfig(client)
 	client.ContentConfig = config.Kubeconfig.ContentConfig
 	client.QPS, client.Burst = config.Kubeconfig.QPS, config.Kubeconfig.Burst

@@ -51,9 +51,7 @@ type Files struct {
 	ServiceAccountKey string // signs service account tokens
 	Encryption        string // upstream's EncryptionConfiguration, with the keys of the Secrets in etcd
 
-	AdminKubeconfig             string
-	ControllerManagerKubeconfig string
-	SchedulerKubeconfig         string
+	AdminKubeconfig string
 
 	encryptedMark, restoredKeys string
 }
@@ -64,11 +62,9 @@ type Files struct {
 // bootstrap roles.
 const Masters = "system:masters"
 
-// The users that parts of the plane are.
-const (
-	ControllerManager = "system:kube-controller-manager"
-	Scheduler         = "system:kube-scheduler"
-)
+// unused are files of earlier versions, relative to the directory. With their keys somebody could do everything.
+var unused = []string{"controller-manager.kubeconfig", "scheduler.kubeconfig", "pki/controller-manager.pem",
+	"pki/scheduler.pem"}
 
 // Ensure leaves everything that o names in its directory, made or renewed as far as needed.
 func Ensure(o Options, now time.Time) (Files, error) {
@@ -77,18 +73,16 @@ func Ensure(o Options, now time.Time) (Files, error) {
 		return Files{}, err
 	}
 	f := Files{
-		CA:                          filepath.Join(pki, "ca.crt"),
-		CAKey:                       filepath.Join(pki, "ca.key"),
-		CABundle:                    filepath.Join(pki, "ca-bundle.crt"),
-		CAEarlier:                   filepath.Join(pki, "ca-earlier.crt"),
-		Serving:                     filepath.Join(pki, "serving.pem"),
-		KubeletClient:               filepath.Join(pki, "kubelet-client.pem"),
-		FrontProxyCA:                filepath.Join(pki, "front-proxy-ca.crt"),
-		FrontProxyClient:            filepath.Join(pki, "front-proxy-client.pem"),
-		ServiceAccountKey:           filepath.Join(pki, "service-account.key"),
-		AdminKubeconfig:             filepath.Join(o.Dir, "admin.kubeconfig"),
-		ControllerManagerKubeconfig: filepath.Join(o.Dir, "controller-manager.kubeconfig"),
-		SchedulerKubeconfig:         filepath.Join(o.Dir, "scheduler.kubeconfig"),
+		CA:                filepath.Join(pki, "ca.crt"),
+		CAKey:             filepath.Join(pki, "ca.key"),
+		CABundle:          filepath.Join(pki, "ca-bundle.crt"),
+		CAEarlier:         filepath.Join(pki, "ca-earlier.crt"),
+		Serving:           filepath.Join(pki, "serving.pem"),
+		KubeletClient:     filepath.Join(pki, "kubelet-client.pem"),
+		FrontProxyCA:      filepath.Join(pki, "front-proxy-ca.crt"),
+		FrontProxyClient:  filepath.Join(pki, "front-proxy-client.pem"),
+		ServiceAccountKey: filepath.Join(pki, "service-account.key"),
+		AdminKubeconfig:   filepath.Join(o.Dir, "admin.kubeconfig"),
 	}
 	f.Encryption, f.encryptedMark, f.restoredKeys = encryptionFiles(o.Dir)
 	if err := ensureEncryption(f); err != nil {
@@ -130,18 +124,15 @@ func Ensure(o Options, now time.Time) (Files, error) {
 			return Files{}, err
 		}
 	}
-	for _, k := range []struct {
-		path, pair, user string
-	}{
-		{f.AdminKubeconfig, "admin.pem", "admin"},
-		{f.ControllerManagerKubeconfig, "controller-manager.pem", ControllerManager},
-		{f.SchedulerKubeconfig, "scheduler.pem", Scheduler},
-	} {
-		pair, err := leaf{name: k.user, groups: []string{Masters}}.ensure(filepath.Join(pki, k.pair), ca, now)
-		if err != nil {
-			return Files{}, err
-		}
-		if err := writeKubeconfig(k.path, o, bundle, pair); err != nil {
+	pair, err := leaf{name: "admin", groups: []string{Masters}}.ensure(filepath.Join(pki, "admin.pem"), ca, now)
+	if err != nil {
+		return Files{}, err
+	}
+	if err := writeKubeconfig(f.AdminKubeconfig, o, bundle, pair); err != nil {
+		return Files{}, err
+	}
+	for _, name := range unused {
+		if err := os.Remove(filepath.Join(o.Dir, name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return Files{}, err
 		}
 	}

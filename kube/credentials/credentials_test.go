@@ -8,6 +8,7 @@ import (
 	"crypto/x509/pkix"
 	"encoding/pem"
 	"errors"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
@@ -60,7 +61,7 @@ func TestCertificatesAreRenewedBeforeTheyEnd(t *testing.T) {
 	_, first := ensure(t, o, epoch)
 	later := epoch.Add(leafLife - leafRenew + time.Hour)
 	_, second := ensure(t, o, later)
-	for _, name := range []string{"serving.pem", "admin.pem", "admin.kubeconfig", "scheduler.kubeconfig", "front-proxy-client.pem", "kubelet-client.pem"} {
+	for _, name := range []string{"serving.pem", "admin.pem", "admin.kubeconfig", "front-proxy-client.pem", "kubelet-client.pem"} {
 		if bytes.Equal(first[name], second[name]) {
 			t.Errorf("%s was not renewed", name)
 		}
@@ -306,5 +307,22 @@ func TestCertificatesOfANewAuthorityAreVerifiedByAnEarlierOne(t *testing.T) {
 	next, err := parseCertificate(renewed["ca.crt"])
 	if err != nil || bytes.Equal(next.Raw, present.Raw) || !bytes.Equal(next.RawSubject, present.RawSubject) {
 		t.Errorf("the renewed CA is the same, or has another name than what it has signed says: %v", err)
+	}
+}
+
+// Nothing uses the clients with all rights that earlier versions made for parts of the plane.
+func TestCredentialsOfEarlierVersionsAreRemoved(t *testing.T) {
+	o := options(t.TempDir())
+	ensure(t, o, epoch)
+	for _, name := range unused {
+		if err := os.WriteFile(filepath.Join(o.Dir, name), []byte("a key"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ensure(t, o, epoch)
+	for _, name := range unused {
+		if _, err := os.Stat(filepath.Join(o.Dir, name)); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }

@@ -13,13 +13,13 @@ import (
 	"go.etcd.io/etcd/server/v3/proxy/grpcproxy/adapter"
 )
 
-// Client returns a client of the member that calls its services directly: there is no connection, and no message of gRPC
-// is encoded. The caller closes the client.
+// Client returns a client of the member that calls its services directly: there is no connection, and no message of
+// gRPC is encoded. The caller closes the client.
 //
 // It makes the calls that the API server needs: those on keys, watches, the grant of a lease, and the status. They wait
 // until the member has become leader, and fail after the member has stopped. Other calls on leases and for maintenance
-// return the code Unimplemented; Cluster and Auth are nil. The client has no endpoints, so calls that ask each endpoint ask
-// none.
+// return the code Unimplemented; Cluster and Auth are nil. The client has no endpoints, so calls that ask each endpoint
+// ask none.
 func (s *Server) Client() *clientv3.Client {
 	c := clientv3.NewCtxClient(context.Background(), clientv3.WithZapLogger(s.etcd.Server.Logger()))
 	c.KV = clientv3.NewKVFromKVClient(adapter.KvServerToKvClient(s.services), c)

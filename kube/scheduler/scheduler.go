@@ -17,16 +17,14 @@ import (
 	"k8s.io/kubernetes/cmd/kube-scheduler/app/options"
 	"k8s.io/kubernetes/pkg/scheduler"
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
-
-	"atoll.dev/kube/credentials"
 )
 
 // Run schedules until ctx is done. client configures its client of the API server.
-func Run(ctx context.Context, files credentials.Files, client *rest.Config) error {
+func Run(ctx context.Context, client *rest.Config) error {
 	o := options.NewOptions()
 	o.SecureServing.BindPort = 0 // no server
 	for _, set := range []struct{ section, flag, value string }{
-		{"deprecated", "kubeconfig", files.SchedulerKubeconfig},
+		{"misc", "master", client.Host},
 		{"deprecated", "profiling", "false"},
 		{"leader election", "leader-elect", "false"},
 	} {
@@ -50,8 +48,8 @@ func Run(ctx context.Context, files credentials.Files, client *rest.Config) erro
 	return err
 }
 
-// configure returns the configuration for the options, with clients that client configures. Upstream's have made
-// clients from the kubeconfig, which nothing has used yet.
+// configure returns the configuration for the options, with clients that client configures. The options have made
+// clients without credentials for the same host, which nothing has used yet.
 func configure(ctx context.Context, o *options.Options, client *rest.Config) (*schedulerconfig.CompletedConfig, error) {
 	var err error
 	if o.ComponentConfig, err = latest.Default(); err != nil {

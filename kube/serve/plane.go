@@ -103,11 +103,11 @@ func (p *plane) run(ctx context.Context) error {
 	cause := p.wait(ctx, ended, ready)
 	if cause == nil && ctx.Err() == nil {
 		if cause = p.announce(); cause == nil {
-			manager := self.Config(p.server(), component(credentials.ControllerManager))
+			manager := self.Config(p.server(), component(controllerManagerUser))
 			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files, manager)) }()
 			go func() {
-				client := self.Config(p.server(), component(credentials.Scheduler))
-				ended <- ending("scheduler", scheduler.Run(workCtx, p.files, client))
+				client := self.Config(p.server(), component(schedulerUser))
+				ended <- ending("scheduler", scheduler.Run(workCtx, client))
 			}()
 			go func() { ended <- ending("approver of kubelets", kubelets.Run(workCtx, manager)) }()
 			if p.options.Simulated {
@@ -152,7 +152,13 @@ func (p *plane) wait(ctx context.Context, ended, ready <-chan error) error {
 // server is the URL of the API server.
 func (p *plane) server() string { return "https://" + p.options.local() }
 
-// component is the user that a part of the plane is, the same that its kubeconfig says.
+// The users that parts of the plane are, as upstream names them.
+const (
+	controllerManagerUser = "system:kube-controller-manager"
+	schedulerUser         = "system:kube-scheduler"
+)
+
+// component returns the user that a part of the plane is.
 func component(name string) user.Info {
 	return &user.DefaultInfo{Name: name, Groups: []string{credentials.Masters, user.AllAuthenticated}}
 }

@@ -17,7 +17,6 @@
 //	lock                    locked (flock) by the running process, whose id it holds
 //	ready                   see above: {"pid":…,"address":…,"start_ms":…,"version":…}
 //	admin.kubeconfig        full rights, 0600; rewritten on each start for the address given
-//	controller-manager.kubeconfig, scheduler.kubeconfig
 //	pki/                    see package credentials
 //	authentication.json     the customer's issuers of tokens: see package issuers; written by who runs the plane
 //	audit/                  the audit log, and its policy: see package apiserver
