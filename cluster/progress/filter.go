@@ -1,13 +1,13 @@
 package progress
 
 import (
-	"bytes"
 	"encoding/json"
 	"slices"
 	"strings"
 
 	"atoll.dev/api/clm"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/jsonvalue"
 )
 
 // Visibility decides whether a caller may read which management cluster hosts a
@@ -48,14 +48,19 @@ func Filter(reports []clm.AdapterStatus, visibility Visibility) cluster.Reports 
 // filter removes from texts and reports the parts that a caller may not read.
 type filter struct {
 	visibility Visibility
-	hosts      []cluster.ManagementCluster // that hosted the resource, the longest name first
-	noCapacity string                      // message of a cluster that waits for capacity
+	hosts      []cluster.ManagementCluster // that hosted the resource, the longest name first; none with ShowPlacement
+	reported   cluster.Reports             // unfiltered
 }
 
 // newFilter returns the filter of one resource. known are management clusters
-// that hosted the resource before; those of the reports are added.
+// that hosted the resource before; those of the reports are added. It reads the
+// data of reports only when names must be removed.
 func newFilter(visibility Visibility, known []cluster.ManagementCluster, reports cluster.Reports) filter {
-	f := filter{visibility: visibility, hosts: slices.Clone(known), noCapacity: noRoom}
+	f := filter{visibility: visibility, reported: reports}
+	if visibility == ShowPlacement {
+		return f
+	}
+	f.hosts = slices.Clone(known)
 	for _, name := range reports.Hosts() {
 		if !slices.Contains(f.hosts, name) {
 			f.hosts = append(f.hosts, name)
@@ -63,25 +68,48 @@ func newFilter(visibility Visibility, known []cluster.ManagementCluster, reports
 	}
 	// The filter replaces a longer name before a shorter name that is a part of it.
 	slices.SortStableFunc(f.hosts, func(a, b cluster.ManagementCluster) int { return len(b) - len(a) })
-	if why := reports.Placement().Why; why != "" {
-		f.noCapacity = "waiting for capacity: " + why
-	}
 	return f
+}
+
+// noCapacity returns the message of a cluster that waits for capacity.
+func (f filter) noCapacity() string {
+	if why := f.reported.Placement().Why; why != "" {
+		return "waiting for capacity: " + why
+	}
+	return noRoom
 }
 
 // reports returns copies that the caller may read.
 func (f filter) reports(reports cluster.Reports) cluster.Reports {
+	shown := f.reportedConditions(reports)
+	for i, r := range reports {
+		shown[i].Data, shown[i].Metadata = f.object(r.Data), f.object(r.Metadata)
+	}
+	return shown
+}
+
+// reportedConditions returns copies that the caller may read, without data and metadata.
+func (f filter) reportedConditions(reports cluster.Reports) cluster.Reports {
 	shown := slices.Clone(reports)
 	for i := range shown {
 		r := &shown[i]
+		r.Data, r.Metadata = nil, nil
 		r.Conditions = slices.Clone(r.Conditions)
 		for j := range r.Conditions {
 			c := &r.Conditions[j]
 			c.Message = f.message(c.Type, c.Status, c.Reason, c.Message)
 		}
-		r.Data, r.Metadata = f.object(r.Data), f.object(r.Metadata)
 	}
 	return shown
+}
+
+// dataOf returns the report of an adapter with the data that the caller may read, and nothing else, as the only one.
+func (f filter) dataOf(adapter cluster.Adapter) cluster.Reports {
+	report, ok := f.reported.By(adapter)
+	if !ok {
+		return nil
+	}
+	return cluster.Reports{{Adapter: report.Adapter, Data: f.object(report.Data)}}
 }
 
 // conditions returns copies that the caller may read.
@@ -104,7 +132,7 @@ func (f filter) message(kind, status, reason, message string) string {
 	case message == "":
 		return ""
 	case cluster.Reason(reason) == cluster.ReasonNoCapacity:
-		return f.noCapacity
+		return f.noCapacity()
 	case cluster.Reason(reason) == cluster.ReasonWaitingForPlacement:
 		return placementPending
 	case f.visibility == HidePlacement && isInternal:
@@ -131,17 +159,11 @@ func (f filter) object(raw json.RawMessage) json.RawMessage {
 	if f.visibility == ShowPlacement || len(f.hosts) == 0 || len(raw) == 0 {
 		return raw
 	}
-	d := json.NewDecoder(bytes.NewReader(raw))
-	d.UseNumber()
-	var v any
-	if d.Decode(&v) != nil {
-		return nil
-	}
-	out, err := json.Marshal(f.value(v))
+	v, err := jsonvalue.Decode(raw)
 	if err != nil {
 		return nil
 	}
-	return out
+	return jsonvalue.AppendCanonical(make([]byte, 0, len(raw)), f.value(v))
 }
 
 func (f filter) value(v any) any {

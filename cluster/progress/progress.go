@@ -66,8 +66,8 @@ type NodePoolStatus struct {
 // caller may not read it.
 func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	f := newFilter(visibility, nil, r.Statuses)
-	reports := f.reports(r.Statuses)
-	plane := reports.HostedCluster()
+	reports := f.reportedConditions(r.Statuses)
+	plane := f.dataOf(cluster.AdapterHostedCluster).HostedCluster()
 	s := ClusterStatus{Status: commonStatus(r, f), ServerName: plane.ServerName, Power: plane.Power,
 		Version: plane.Version, Upgrade: plane.UpgradeReport(), Rotations: plane.RotationReports(), Size: plane.SizeReport()}
 	if plane.Endpoint.Host != "" {
@@ -75,7 +75,7 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 	}
 	s.Phase, s.Reason, s.Message = clusterPhase(r, reports, plane)
 	if visibility == ShowPlacement {
-		s.ManagementCluster = cmp.Or(reports.Placement().ManagementCluster, plane.TargetCluster)
+		s.ManagementCluster = cmp.Or(f.reported.Placement().ManagementCluster, plane.TargetCluster)
 	}
 	return s
 }
@@ -112,8 +112,8 @@ func clusterPhase(r clm.Resource, reports cluster.Reports, data cluster.HostedCl
 // reports.
 func OfNodePool(r clm.Resource, visibility Visibility) NodePoolStatus {
 	f := newFilter(visibility, nil, r.Statuses)
-	reports := f.reports(r.Statuses)
-	data := reports.NodePool()
+	reports := f.reportedConditions(r.Statuses)
+	data := f.dataOf(cluster.AdapterNodePool).NodePool()
 	s := NodePoolStatus{Status: commonStatus(r, f), Ready: data.Replicas, Version: data.Version}
 	s.Phase, s.Reason, s.Message = nodePoolPhase(r, reports)
 	return s
