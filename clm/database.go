@@ -72,7 +72,8 @@ func Open(ctx context.Context, o DatabaseOptions) (*Database, error) {
 			indexes = append(indexes, e.expiryIndex())
 		}
 		kinds[i] = store.KindSpec{Kind: e.storeKind(), Render: e.render, Head: wireHead, Tail: e.renderTail,
-			Facets: facets, Detail: statusDetail, Decode: decode, Compare: compare, SameSpec: sameStoredSpec,
+			Facets: facets, Detail: statusDetail, Decode: decode, Compare: compare, Observations: &observationForm,
+			SameSpec: sameStoredSpec,
 			Recorded: recorded, History: true, Owner: accountOf, Indexes: indexes}
 	}
 	kinds = append(append(kinds, store.KindSpec{Kind: RequestKind, History: true}, quotaKind), o.Kinds...)

@@ -95,6 +95,12 @@ func conditionField(path []string) (search.Field, bool) {
 			"@> array['" +
 			path[1] + "=' || %s])"
 	}
+	if part == "last_updated_time" {
+		f.SQL = "(select coalesce(" + observedTimeSQL + ", (c->>'" + part + "')::timestamptz)" +
+			" from jsonb_array_elements(d.status->'conditions') with ordinality as e (c, n) where c->>'type' = '" + path[1] +
+			"')"
+		return f, ok
+	}
 	f.SQL = "(select (c->>'" + part + "')" + casts[f.Type] +
 		" from jsonb_array_elements(d.status->'conditions') c where c->>'type' = '" + path[1] + "')"
 	return f, ok

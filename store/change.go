@@ -66,7 +66,10 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 		return cur, w, false, nil
 	}
 	if spec == nil && !deleting && goal == modify && difference == ObservedLater {
-		w, err = k.composeObservation(&next, cur, token)
+		w, ok, err := k.composeShort(&next, cur, token)
+		if err == nil && !ok {
+			w, err = k.composeObservation(&next, cur, token)
+		}
 		return next, w, false, err
 	}
 	action := "update"
@@ -103,6 +106,9 @@ func (k *KindSpec) change(ctx context.Context, cur Document, token int64, goal g
 	recorded := status
 	if status != nil && k.Recorded != nil {
 		recorded = k.Recorded(cur, next)
+	}
+	if next.observation = nil; status == nil && cur.observation != nil {
+		status = next.Status // the stored one lacks the times
 	}
 	w, err = k.composeRecorded(ctx, statement, &cur, next, spec, status, recorded, token, action,
 		next.DeletedAt, cur.Version, cur.token, changedHead(cur, next), k.changedFacets(cur, next))
@@ -142,7 +148,7 @@ func (k *KindSpec) difference(cur, next Document) (Difference, error) {
 func (k *KindSpec) composeObservation(next *Document, cur Document, token int64) (w write, err error) {
 	status, decoded := next.Status, next.Decoded
 	*next = cur
-	next.Status, next.Decoded, next.token = status, decoded, token
+	next.Status, next.Decoded, next.token, next.observation = status, decoded, token, nil
 	if err := k.renderStatus(next, cur); err != nil {
 		return w, err
 	}

@@ -59,7 +59,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 			return d, err
 		}
 		err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-			tombstone, err = s.sealer.findConflict(ctx, c, d)
+			tombstone, err = s.findConflict(ctx, c, d)
 			return err
 		})
 		if err != nil {
@@ -83,7 +83,7 @@ func (k *KindSpec) composeCreation(ctx context.Context, next Document, tombstone
 
 // findConflict returns why a creation did not insert: an *ExistsError, a tombstone of the id, or neither if
 // there is no conflict any more.
-func (s *sealer) findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
+func (s *Store) findConflict(ctx context.Context, c querier, d Document) (tombstone *Document, err error) {
 	cur, found, err := s.readOne(ctx, c, getSQL, string(d.Kind), d.ID)
 	if err != nil {
 		return nil, err
@@ -221,7 +221,12 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if s.opts.Hooks.BeforeWrite != nil {
 		s.opts.Hooks.BeforeWrite(spec.Kind, id)
 	}
-	hit, err := s.autocommit(ctx, w, token)
+	hit := false
+	if w.observed != nil && !isInBackground(ctx) {
+		hit, err = s.writeShort(ctx, w)
+	} else {
+		hit, err = s.autocommit(ctx, w, token)
+	}
 	if err != nil {
 		return doc, false, false, err
 	}

@@ -250,7 +250,7 @@ func (r *reader) readChunk(ctx context.Context, opened openedBefore, sql string,
 			returned++
 			size += len(found.spec) + len(found.status) + len(found.detail) + len(found.head) + len(found.wire) +
 				3*len(found.sealed) + 200
-			doc, err := found.document(r.s.sealer)
+			doc, err := found.document(r.s)
 			if err != nil {
 				return err
 			}

@@ -42,6 +42,9 @@ type KindSpec struct {
 	// Observed for kinds that can compare faster than by reading all JSON. Nil: SameJSON and
 	// Observed.
 	Compare func(before, after Document) Difference
+	// Observations is the short form of statuses that differ only in times of observation. It needs
+	// Compare, Head and Tail. Nil: such statuses are stored in full.
+	Observations *ObservationForm
 	// SameSpec reports whether the specs of two states of a document have the same content. It replaces
 	// SameJSON for kinds that can compare faster than by reading all JSON. Nil: SameJSON.
 	SameSpec func(before, after Document) (bool, error)

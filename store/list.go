@@ -99,7 +99,7 @@ func (s *Store) list(ctx context.Context, q Query) (page Page, err error) {
 	var r listReader
 	safe := false
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		r = listReader{query: q, sealer: s.sealer}
+		r = listReader{query: q, store: s}
 		rows, err := c.Query(ctx, sql, append([]any{q.execMode()}, args...)...)
 		if err != nil {
 			return err
@@ -341,10 +341,11 @@ func (q Query) columns() string {
 // wireColumns are the columns of a document with WireOnly, in the order of columns. Each value that is not null
 // costs PostgreSQL and the driver some time, and so do its copies in a sort.
 const wireColumns = `d.kind, d.id, d.scope, d.name, d.version, null::bigint, null::jsonb, null::jsonb, null::bytea,
-	d.head, d.wire, null::timestamptz, null::timestamptz, d.deleted_at, null::boolean, null::bigint, d.sealed`
+	d.head, d.wire, null::timestamptz, null::timestamptz, d.deleted_at, null::boolean, null::bigint, d.sealed,
+	d.observed`
 
 // wireRowColumns are the columns of the table that wireColumns has.
-const wireRowColumns = `d.kind, d.id, d.scope, d.name, d.version, d.head, d.wire, d.deleted_at, d.sealed`
+const wireRowColumns = `d.kind, d.id, d.scope, d.name, d.version, d.head, d.wire, d.deleted_at, d.sealed, d.observed`
 
 // listed returns the columns of a document for List and Stream.
 func (q Query) listed() string {

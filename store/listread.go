@@ -12,7 +12,7 @@ import (
 
 // listReader reads the rows of the statement of a list.
 type listReader struct {
-	sealer            *sealer
+	store             *Store
 	query             Query
 	page              Page
 	at                position // the statement's snapshot
@@ -22,7 +22,7 @@ type listReader struct {
 // listMeta and listColumns are how many columns come before the document, and how many it has.
 const (
 	listMeta    = 5
-	listColumns = 17
+	listColumns = 18
 )
 
 // read reads all rows into the page, and closes rows.
@@ -62,7 +62,7 @@ func (r *listReader) read(rows pgx.Rows) error {
 		if raw[listMeta] == nil {
 			continue
 		}
-		d, err := scan.document(r.sealer)
+		d, err := scan.document(r.store)
 		if err != nil {
 			return err
 		}
@@ -101,6 +101,7 @@ type documentRow struct {
 	spec, status        []byte
 	detail              unpackedText
 	head, wire, sealed  []byte
+	observed            []byte
 	created, updated    time.Time
 	deleted             *time.Time
 	removed             bool
@@ -109,7 +110,7 @@ type documentRow struct {
 
 func (r *documentRow) targets(head, wire any) []any {
 	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail, head, wire,
-		&r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed}
+		&r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed, &r.observed}
 }
 
 // listTargets are the targets of Query.listed.
@@ -120,15 +121,15 @@ func (r *documentRow) listTargets(q Query) []any {
 		return r.targets(head, wire)
 	}
 	return []any{&r.kind, &r.id, &r.scope, &r.name, &r.version, nil, nil, nil, nil, head, wire, nil, nil, &r.deleted, nil,
-		nil, &r.sealed}
+		nil, &r.sealed, &r.observed}
 }
 
-// document returns the document with its sensitive values, or an error of unseal.
-func (r *documentRow) document(s *sealer) (Document, error) {
+// document returns the document with its sensitive values, or an error of complete.
+func (r *documentRow) document(s *Store) (Document, error) {
 	wire, head := joinWire(r.head, r.wire)
-	return s.unseal(Document{
+	return s.complete(Document{
 		Kind: Kind(r.kind), ID: r.id, Scope: r.scope, Name: r.name, Version: r.version, Generation: r.generation,
 		Spec: json.RawMessage(r.spec), Status: joinStatus(r.status, r.detail), Wire: wire, CreatedAt: r.created.UTC(),
 		UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: r.removed, token: r.token, head: head,
-	}, r.sealed)
+	}, r.observed, r.sealed)
 }

@@ -12,7 +12,7 @@ import (
 // statusSQL reads the columns that a change of the status needs. PostgreSQL stores spec and head outside of the row,
 // and tells the length of the head without reading it.
 const statusSQL = `select d.scope, d.name, d.version, d.generation, d.status, d.detail, octet_length(d.head), d.wire,
-	d.created_at, d.updated_at, d.deleted_at, d.token from document d
+	d.created_at, d.updated_at, d.deleted_at, d.token, d.observed from document d
 	where kind = $1 and id = $2 and removed_at is null`
 
 // GetStatus is Get for a caller that uses no spec and changes at most the status, by UpdateFrom. The document may be
@@ -23,13 +23,13 @@ func (s *Store) GetStatus(ctx context.Context, kind Kind, id string) (Document, 
 	d := Document{Kind: kind, ID: id}
 	found, isWhole := true, false
 	err := s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		var status, wire []byte
+		var status, wire, observed []byte
 		var detail unpackedText
 		var head *int
 		var created, updated time.Time
 		var deleted *time.Time
 		err := c.QueryRow(ctx, statusSQL, string(kind), id).Scan(&d.Scope, &d.Name, &d.Version, &d.Generation, &status,
-			&detail, &head, &wire, &created, &updated, &deleted, &d.token)
+			&detail, &head, &wire, &created, &updated, &deleted, &d.token, &observed)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -38,7 +38,8 @@ func (s *Store) GetStatus(ctx context.Context, kind Kind, id string) (Document, 
 		}
 		d.Status, d.Wire, d.head, d.isPartial = joinStatus(status, detail), wire[1:], *head, true
 		d.CreatedAt, d.UpdatedAt, d.DeletedAt = created.UTC(), updated.UTC(), utc(deleted)
-		return nil
+		d, err = s.complete(d, observed, nil)
+		return err
 	})
 	switch {
 	case err != nil:

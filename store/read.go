@@ -13,7 +13,7 @@ import (
 // columns are the columns of a document, in the order in which row and documentRow scan them. The
 // alias of the table is d.
 const columns = `d.kind, d.id, d.scope, d.name, d.version, d.generation, d.spec, d.status, d.detail, d.head,
-	d.wire, d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token, d.sealed`
+	d.wire, d.created_at, d.updated_at, d.deleted_at, d.removed_at is not null, d.token, d.sealed, d.observed`
 
 // row scans the columns of a document into pointers, because the statements of the feed return one
 // row of nulls when no document changed. For statements without such a row there is documentRow.
@@ -21,7 +21,7 @@ type row struct {
 	kind, id, scope, name      *string
 	version, generation, token *int64
 	spec, status, head, wire   []byte
-	sealed                     []byte
+	sealed, observed           []byte
 	detail                     unpackedText
 	created, updated, deleted  *time.Time
 	removed                    *bool
@@ -30,21 +30,22 @@ type row struct {
 // targets returns the arguments of Scan for the columns, and then for others.
 func (r *row) targets(more ...any) []any {
 	return append([]any{&r.kind, &r.id, &r.scope, &r.name, &r.version, &r.generation, &r.spec, &r.status, &r.detail,
-		&r.head, &r.wire, &r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed}, more...)
+		&r.head, &r.wire, &r.created, &r.updated, &r.deleted, &r.removed, &r.token, &r.sealed,
+		&r.observed}, more...)
 }
 
 // empty reports whether the row has no document.
 func (r *row) empty() bool { return r.kind == nil }
 
-// document returns the document with its sensitive values, or an error of unseal.
-func (r *row) document(s *sealer) (Document, error) {
+// document returns the document with its sensitive values, or an error of complete.
+func (r *row) document(s *Store) (Document, error) {
 	wire, head := joinWire(r.head, r.wire)
-	return s.unseal(Document{
+	return s.complete(Document{
 		Kind: Kind(*r.kind), ID: *r.id, Scope: *r.scope, Name: *r.name, Version: *r.version, Generation: *r.generation,
 		Spec: json.RawMessage(r.spec), Status: joinStatus(r.status, r.detail), Wire: wire,
 		CreatedAt: r.created.UTC(), UpdatedAt: r.updated.UTC(), DeletedAt: utc(r.deleted), Removed: *r.removed,
 		token: *r.token, head: head,
-	}, r.sealed)
+	}, r.observed, r.sealed)
 }
 
 // utc returns a copy of a time in UTC; nil for nil.
@@ -58,7 +59,7 @@ func utc(t *time.Time) *time.Time {
 
 const (
 	getSQL  = `select ` + columns + ` from document d where kind = $1 and id = $2`
-	wireSQL = `select d.scope, d.version, d.head, d.wire, d.sealed from document d
+	wireSQL = `select d.scope, d.version, d.head, d.wire, d.sealed, d.observed from document d
 	where kind = $1 and id = $2 and removed_at is null`
 	lockSQL   = getSQL + ` for update`
 	byNameSQL = `select ` + columns +
@@ -73,7 +74,7 @@ type querier interface {
 
 // readOne runs a query for one document, which may be a tombstone. found is false when the query
 // returns no row.
-func (s *sealer) readOne(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
+func (s *Store) readOne(ctx context.Context, conn querier, sql string, args ...any) (Document, bool, error) {
 	var r documentRow
 	err := conn.QueryRow(ctx, sql, args...).Scan(r.targets(&r.head, &r.wire)...)
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -105,10 +106,11 @@ func (s *Store) Get(ctx context.Context, kind Kind, id string) (Document, error)
 func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, err error) {
 	found := true
 	var wire scannedWire
-	var column []byte
+	var sealed, observed []byte
 	head, tail := wire.targets()
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan(&d.Scope, &d.Version, head, tail, &column)
+		err := c.QueryRow(ctx, wireSQL, string(kind), id).Scan(&d.Scope, &d.Version, head, tail, &sealed,
+			&observed)
 		if found = !errors.Is(err, pgx.ErrNoRows); !found {
 			return nil
 		}
@@ -122,7 +124,7 @@ func (s *Store) GetWire(ctx context.Context, kind Kind, id string) (d Document, 
 	}
 	d.Kind, d.ID = kind, id
 	d.Wire, d.head = wire.wire, wire.split
-	if d, err = s.sealer.unseal(d, column); err != nil {
+	if d, err = s.complete(d, observed, sealed); err != nil {
 		return Document{}, fmt.Errorf("getting %s %s: %w", kind, id, err)
 	}
 	return d, nil
@@ -144,7 +146,7 @@ func (s *Store) GetByName(ctx context.Context, kind Kind, scope, name string) (D
 // lookup runs a query for one document on a connection of the pool.
 func (s *Store) lookup(ctx context.Context, sql string, args ...any) (doc Document, found bool, err error) {
 	err = s.read(ctx, s.pool, func(ctx context.Context, c *pgx.Conn) error {
-		doc, found, err = s.sealer.readOne(ctx, c, sql, args...)
+		doc, found, err = s.readOne(ctx, c, sql, args...)
 		return err
 	})
 	return doc, found, err

@@ -186,6 +186,15 @@ create index document_sealed on document (sealed_with, kind, id) where sealed_wi
 create table sealing (one boolean primary key default true check (one), xid xid8 not null default '0',
 	kind text not null default '', id text not null default '')`
 
+// shortObservations stores later times of observation beside the status and the wire form; see ObservationForm. A
+// process of the release before knows no such column: the constraint refuses what it would write beside the times of
+// another state. It is one constraint with that of statusDetail, because PostgreSQL parses each for each statement.
+const shortObservations = `alter table document add column observed bytea;
+alter table document alter column observed set storage plain;
+alter table document drop constraint document_detail;
+alter table document add constraint document_detail check ((detail is null or status ? '+')
+	and (observed is null or substr(observed, 1, 8) = int8send(token))) not valid`
+
 // migrations of the store's own schema, in order. Only ever add to the end: schema_version has the number of those that
 // a database has had.
 var migrations = []string{
@@ -203,6 +212,7 @@ var migrations = []string{
 	inlineFacets,
 	auditRecords,
 	sealedValues,
+	shortObservations,
 }
 
 // SchemaVersion returns the version of the store's own schema that this program knows. Open refuses a newer schema.

@@ -42,7 +42,7 @@ func (tx *Tx) ListScope(ctx context.Context, kind Kind, scope string) ([]Documen
 		if err := found.Scan(r.targets()...); err != nil {
 			return Document{}, err
 		}
-		return r.document(tx.s.sealer)
+		return r.document(tx.s)
 	})
 	if err != nil {
 		return fail(err)

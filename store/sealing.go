@@ -250,7 +250,7 @@ func (s *Store) sealBatch(ctx context.Context, tx *Tx, before uint64, kinds []st
 		if err := found.Scan(append([]any{&xid}, r.targets()...)...); err != nil {
 			return Document{}, err
 		}
-		return r.document(s.sealer)
+		return r.document(s)
 	})
 	if err != nil || len(docs) == 0 {
 		return noBatches, 0, err

@@ -70,9 +70,10 @@ type Document struct {
 
 	sealed *sealed // nil: the document has no sealed values
 
-	isPartial bool  // Spec and the head of Wire were not read; see GetStatus
-	head      int   // how many bytes of the wire form the column head has
-	token     int64 // of the last write or observation; version and token identify a state of the row
+	observation []byte // the times that the columns status and wire do not have; see ObservationForm
+	isPartial   bool   // Spec and the head of Wire were not read; see GetStatus
+	head        int    // how many bytes of the wire form the column head has
+	token       int64  // of the last write or observation; version and token identify a state of the row
 }
 
 // SameState reports whether two reads found the document in the same state, times of observation
@@ -214,6 +215,7 @@ type Store struct {
 	// background holds a token for each connection that works in the background; see InBackground.
 	background    chan struct{}
 	documentLocks keyedLocks // locks by document, for updaters that conflict again and again
+	observations  observations
 
 	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed

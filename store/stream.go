@@ -332,7 +332,7 @@ func (r *pageReader) readDocuments(ctx context.Context, batch []pageEntry) ([]Do
 		if err := rows.Scan(targets...); err != nil {
 			return nil, err
 		}
-		doc, err := d.document(r.s.sealer)
+		doc, err := d.document(r.s)
 		if err != nil {
 			return nil, err
 		}

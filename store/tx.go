@@ -152,7 +152,7 @@ func (r *firstRow) Scan(targets ...any) error {
 
 // Get is as Store.Get, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := tx.s.sealer.readOne(ctx, statements{tx}, getSQL, string(kind), id)
+	doc, found, err := tx.s.readOne(ctx, statements{tx}, getSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -164,7 +164,7 @@ func (tx *Tx) Get(ctx context.Context, kind Kind, id string) (Document, error) {
 
 // GetForUpdate is Get, and locks the document against other writers until the transaction ends.
 func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document, error) {
-	doc, found, err := tx.s.sealer.readOne(ctx, statements{tx}, lockSQL, string(kind), id)
+	doc, found, err := tx.s.readOne(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err == nil && (!found || doc.Removed) {
 		err = ErrNotFound
 	}
@@ -176,7 +176,7 @@ func (tx *Tx) GetForUpdate(ctx context.Context, kind Kind, id string) (Document,
 
 // GetByName is as Store.GetByName, and sees what the transaction wrote. It does not lock.
 func (tx *Tx) GetByName(ctx context.Context, kind Kind, scope, name string) (Document, error) {
-	doc, found, err := tx.s.sealer.readOne(ctx, statements{tx}, byNameSQL, string(kind), scope, name)
+	doc, found, err := tx.s.readOne(ctx, statements{tx}, byNameSQL, string(kind), scope, name)
 	if err == nil && !found {
 		err = ErrNotFound
 	}
@@ -223,7 +223,7 @@ func (tx *Tx) create(ctx context.Context, d Document) (Document, error) {
 			next.token = tx.token
 			return next, nil
 		}
-		if tombstone, err = tx.s.sealer.findConflict(ctx, statements{tx}, d); err != nil {
+		if tombstone, err = tx.s.findConflict(ctx, statements{tx}, d); err != nil {
 			return d, err
 		}
 	}
@@ -251,7 +251,7 @@ func (tx *Tx) update(ctx context.Context, kind Kind, id string, ifVersion int64,
 	if err != nil {
 		return fail(err)
 	}
-	cur, found, err := tx.s.sealer.readOne(ctx, statements{tx}, lockSQL, string(kind), id)
+	cur, found, err := tx.s.readOne(ctx, statements{tx}, lockSQL, string(kind), id)
 	if err != nil {
 		return fail(err)
 	}

@@ -21,7 +21,8 @@ type write struct {
 	id       string
 	version  int64 // of the document after the write
 	history  bool
-	isSilent bool // it makes no version, so the store wakes no followers
+	isSilent bool         // it makes no version, so the store wakes no followers
+	observed *observation // the write in another form, in which it can share a statement; nil: it has none
 	sql      string
 	args     []any
 }
@@ -42,7 +43,7 @@ const (
 	// reviveSQL replaces a tombstone by a new document.
 	reviveSQL = `update document set version = $3, generation = $4, spec = $5::jsonb, status = $6::jsonb, wire = $7, created_at = $8, updated_at = $8,
 		token = $9, scope = $10, name = $11, deleted_at = $12, removed_at = null, head = $13::bytea, facets = $14::text[],
-		detail = $16::bytea, sealed = $17::bytea, sealed_with = $18::text, xid = pg_current_xact_id()
+		detail = $16::bytea, sealed = $17::bytea, sealed_with = $18::text, observed = null, xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $15 and removed_at is not null
 		and not exists (select from document o where o.kind = $1 and o.scope = $10 and o.name = $11 and o.name <> '' and o.removed_at is null and o.deleted_at is null)
 		returning `
@@ -57,14 +58,15 @@ const (
 		wire = $7, updated_at = $8, token = $9, deleted_at = $10, head = coalesce($13::bytea, head),
 		facets = coalesce($14::text[], facets), detail = case when $6::jsonb is null then detail else $15::bytea end,
 		sealed = case when $5::jsonb is null then sealed else $16::bytea end,
-		sealed_with = case when $5::jsonb is null then sealed_with else $17::text end, xid = pg_current_xact_id()
+		sealed_with = case when $5::jsonb is null then sealed_with else $17::text end, observed = null,
+		xid = pg_current_xact_id()
 		where kind = $1 and id = $2 and version = $11 and token = $12 and removed_at is null returning `
 	updateArgs = 17
 
 	// observeSQL writes later times of observation without a new version. Its new token shows whether the write was
 	// done, and makes concurrent writes fail that were composed from the state before.
 	observeSQL = `update document set status = $4::jsonb, wire = $5, token = $6, head = coalesce($8::bytea, head),
-		detail = $9::bytea
+		detail = $9::bytea, observed = null
 		where kind = $1 and id = $2 and version = $3 and token = $7 and removed_at is null returning `
 )
 

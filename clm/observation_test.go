@@ -1,0 +1,144 @@
+package clm
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"pgregory.net/rapid"
+
+	"atoll.dev/clm/status"
+	"atoll.dev/cluster"
+	"atoll.dev/internal/pgtest"
+	"atoll.dev/store"
+)
+
+// Reports come again and again, with later times, also from a clock that is ahead. Status and wire form that are made
+// from the stored ones and the short form equal, to the byte, those that are written in full.
+func TestI3TheShortFormOfTimesEqualsTheFullStatus(t *testing.T) {
+	registry, err := NewRegistry([]Entity{{Kind: "Cluster", Plural: "clusters", NameMinLen: 3, NameMaxLen: 54,
+		RequiredAdapters: []cluster.Adapter{"dns", "network", "validation"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := registry.entities[0]
+	begin := time.Date(2026, 1, 2, 3, 4, 5, 678000, time.UTC)
+	rapid.Check(t, func(t *rapid.T) {
+		now := begin
+		report := func(d *store.Document, adapter cluster.Adapter) {
+			now = now.Add(time.Duration(rapid.SampledFrom([]int{1, 1000, 1000000, 3000000}).Draw(t, "later")) *
+				time.Microsecond)
+			r := status.Report{Adapter: adapter, Generation: 1, ObservedAt: now, Data: json.RawMessage(`{"n": 1}`)}
+			if rapid.IntRange(0, 9).Draw(t, "ahead") == 0 {
+				received := now.Add(-time.Minute)
+				r.ReceivedAt = &received
+			}
+			for _, name := range []string{"Available", "Applied", "Health"} {
+				value := status.True
+				if adapter == "network" {
+					value = status.False
+				}
+				r.Conditions = append(r.Conditions, status.Reported{Type: name, Status: value,
+					Message: status.Given(`"last_updated_time":"x"`)})
+			}
+			if _, err := e.applyReport(d, r, status.KeepStored, status.NoChildren, now); err != nil {
+				t.Fatal(err)
+			}
+		}
+		adapters := []cluster.Adapter{"dns", "network", "validation"}[:rapid.IntRange(1, 3).Draw(t, "adapters")]
+		d, err := e.create("id", "name", "", declared{Spec: json.RawMessage(`{"last_updated_time":"y"}`)}, begin)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Generation = 1
+		for _, adapter := range adapters {
+			report(&d, adapter)
+		}
+		stored := d // in full
+		storedTail, err := e.renderTail(stored)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var form []byte
+		for range rapid.IntRange(1, 12).Draw(t, "reports") {
+			before := d
+			report(&d, rapid.SampledFrom(adapters).Draw(t, "adapter"))
+			tail, err := e.renderTail(d)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if compare(before, d) != store.ObservedLater { // a clock that is ahead
+				stored, storedTail, form = d, tail, nil
+				continue
+			}
+			if form = observationForm.Of(before, d, form); form == nil {
+				t.Fatal("there is no short form")
+			}
+			if got, err := observationForm.Tail(storedTail, form); err != nil || string(got) != string(tail) {
+				t.Fatalf("the wire form ends with\n%s, %v, want\n%s", got, err, tail)
+			}
+			read := stored
+			if err := observationForm.Status(&read, form); err != nil || string(read.Status) != string(d.Status) {
+				t.Fatalf("the status is\n%s, %v, want\n%s", read.Status, err, d.Status)
+			}
+		}
+	})
+}
+
+// Times that a server has stored in the short form are shown by each server: in reads, lists and searches. Another
+// change of the resource keeps them.
+func TestLaterEqualReportsAreShownByAllServers(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	a, b := startOn(t, dsn), startOn(t, dsn)
+	path := "/clusters/" + a.cluster("abc")
+	at := time.Now().UTC().Add(-time.Minute).Truncate(time.Microsecond)
+	a.do("PUT", path+"/statuses", statusBody("dns", 1, at, "True")).want(201)
+	a.do("PUT", path+"/statuses", statusBody("validation", 1, at, "True")).want(201)
+	isShort := func() string {
+		t.Helper()
+		rows := ""
+		err := a.server.store.Read(t.Context(), func(ctx context.Context, c *pgx.Conn) error {
+			return c.QueryRow(ctx, `select count(*)::text from document where kind = 'Cluster' and observed is not null`).Scan(
+				&rows)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rows
+	}
+	check := func(when string, last string) {
+		t.Helper()
+		for _, server := range []*testAPI{a, b} {
+			is(t, when+": the resource", server.do("GET", path, "").want(200).at("status.conditions.0.last_updated_time"),
+				last)
+			is(t, when+": the list", server.do("GET", "/clusters", "").want(200).at(
+				"items.0.status.conditions.0.last_updated_time"), last)
+			is(t, when+": the reports", server.do("GET", path+"/statuses", "").want(200).at("items.0.last_report_time"), last)
+			search := "/clusters?search=" + url.QueryEscape("status.conditions.Reconciled.last_updated_time='"+last+"'")
+			is(t, when+": the search", server.do("GET", search, "").want(200).at("total"), "1")
+		}
+	}
+	last := ""
+	for i := 1; i <= 45; i++ { // more than one short form has room for
+		now := at.Add(time.Duration(i) * time.Second / 2)
+		server := []*testAPI{a, b}[i/7%2]
+		for _, adapter := range []cluster.Adapter{"dns", "validation"} {
+			last = server.do("PUT", path+"/statuses", statusBody(adapter, 1, now, "True")).want(201).at("last_report_time")
+		}
+		if i == 3 || i == 44 {
+			check(fmt.Sprint("after report ", i), last)
+		}
+	}
+	is(t, "short forms", isShort(), "1")
+	// An old report is answered as one that is stored already, and an older one is discarded.
+	b.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(45*time.Second/2-time.Second), "True")).want(201)
+	b.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(time.Second/4), "False")).want(204)
+	b.do("PATCH", path, `{"labels":{"env":"x"}}`).want(200)
+	is(t, "short forms after a PATCH", isShort(), "0")
+	is(t, "the reports after a PATCH", a.do("GET", path+"/statuses", "").want(200).at("items.0.last_report_time"), last)
+	b.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(time.Second/4), "False")).want(204)
+}
