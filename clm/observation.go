@@ -109,13 +109,10 @@ func scanShort(b []byte) (s short, err error) {
 	return s, nil
 }
 
-// observeStatus sets the times of a short form in the status of a document, and decodes it.
+// observeStatus sets the times of a short form in the status of a document. It decodes a document that has a spec or is
+// partial. A list without specs (store.Query.WithoutSpec) has neither, so nothing can decode its documents.
 func observeStatus(d *store.Document, form []byte) error {
 	s, err := scanShort(form)
-	if err != nil {
-		return err
-	}
-	spec, err := declaredOf(*d)
 	if err != nil {
 		return err
 	}
@@ -135,6 +132,14 @@ func observeStatus(d *store.Document, form []byte) error {
 		}
 		seen.Reports[i] = seen.Reports[i].WithAgain(again)
 		seen.texts[i] = nil
+	}
+	if d.Spec == nil && !d.IsPartial() {
+		d.Status = seen.encode(len(d.Status) + 1024)
+		return nil
+	}
+	spec, err := declaredOf(*d)
+	if err != nil {
+		return err
 	}
 	encodeStatus(d, spec, seen)
 	return nil

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -141,4 +142,80 @@ func TestLaterEqualReportsAreShownByAllServers(t *testing.T) {
 	is(t, "short forms after a PATCH", isShort(), "0")
 	is(t, "the reports after a PATCH", a.do("GET", path+"/statuses", "").want(200).at("items.0.last_report_time"), last)
 	b.do("PUT", path+"/statuses", statusBody("dns", 1, at.Add(time.Second/4), "False")).want(204)
+}
+
+// Each way in which the store reads a resource shows the times of a short form: also a list without specs, with which
+// a sentinel starts. One resource that cannot be read would keep the sentinel from ever being ready.
+func TestI9EachReadOfAShortFormHasItsTimes(t *testing.T) {
+	dsn := pgtest.DSN(t)
+	a := startOn(t, dsn)
+	id := a.cluster("abc")
+	at := time.Now().UTC().Add(-time.Minute).Truncate(time.Microsecond)
+	for i := range 3 {
+		for _, adapter := range []cluster.Adapter{"dns", "validation"} {
+			a.do("PUT", "/clusters/"+id+"/statuses", statusBody(adapter, 1, at.Add(time.Duration(i)*time.Second), "True")).
+				want(201)
+		}
+	}
+	s := startOn(t, dsn).server.store // a process that has just started
+	want, err := s.Get(t.Context(), "Cluster", id)
+	if err != nil || !strings.Contains(string(want.Wire), at.Add(2*time.Second).Format(time.RFC3339Nano)) {
+		t.Fatalf("the resource is read as %s, %v", want.Wire, err)
+	}
+	reads := map[string]func(context.Context) (store.Document, error){
+		"GetStatus": func(ctx context.Context) (store.Document, error) { return s.GetStatus(ctx, "Cluster", id) },
+		"GetByName": func(ctx context.Context) (store.Document, error) {
+			return s.GetByName(ctx, "Cluster", want.Scope, want.Name)
+		},
+		"Tx.ListScope": func(ctx context.Context) (d store.Document, err error) {
+			err = s.Tx(ctx, func(tx *store.Tx) error {
+				docs, err := tx.ListScope(ctx, "Cluster", want.Scope)
+				for _, found := range docs {
+					d = found
+				}
+				return err
+			})
+			return d, err
+		},
+		"Follow": func(ctx context.Context) (d store.Document, err error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			o := store.FollowOptions{Kinds: []store.Kind{"Cluster"}}
+			err = s.Follow(ctx, o, func(_ context.Context, b store.Batch) error {
+				for _, found := range b.Documents {
+					d = found
+					cancel()
+				}
+				return nil
+			})
+			if d.ID != "" {
+				err = nil
+			}
+			return d, err
+		},
+	}
+	for name, q := range map[string]store.Query{"List": {}, "List WireOnly": {WireOnly: true},
+		"List WithoutSpec": {WithoutSpec: true}} {
+		q.Kind = "Cluster"
+		reads[name] = func(ctx context.Context) (d store.Document, err error) {
+			page, err := s.List(ctx, q)
+			for _, found := range page.Documents {
+				d = found
+			}
+			return d, err
+		}
+	}
+	for name, read := range reads {
+		d, err := read(t.Context())
+		if err != nil || d.ID != id {
+			t.Errorf("%s: %q, %v", name, d.ID, err)
+			continue
+		}
+		if d.Status != nil {
+			is(t, name+": the status", string(d.Status), string(want.Status))
+		}
+		if !strings.HasSuffix(string(want.Wire), string(d.Wire)) {
+			t.Errorf("%s: the wire form is\n%s, want\n%s", name, d.Wire, want.Wire)
+		}
+	}
 }

@@ -258,7 +258,13 @@ func (o *observed) find(adapter cluster.Adapter) (i int, have bool) {
 
 // encodeStatus sets a document's status, and its decoded form.
 func encodeStatus(d *store.Document, spec declared, seen observed) {
-	b := make([]byte, 0, len(d.Status)+1024)
+	d.Status = seen.encode(len(d.Status) + 1024)
+	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
+}
+
+// encode returns the status as JSON, and sets texts to the texts of the reports. size is an estimate of its length.
+func (seen *observed) encode(size int) json.RawMessage {
+	b := make([]byte, 0, size)
 	b = status.AppendConditions(append(b, `{"conditions":`...), seen.Conditions)
 	if !seen.DeletionRepeated.IsZero() {
 		b = jsonscan.AppendTime(append(b, `,"deletion_repeated":`...), seen.DeletionRepeated)
@@ -278,9 +284,8 @@ func encodeStatus(d *store.Document, spec declared, seen observed) {
 		}
 		b = append(b, texts[i]...)
 	}
-	d.Status = append(b, "]}"...)
 	seen.texts = texts
-	d.Decoded = &decoded{d.Spec, d.Status, spec, seen}
+	return append(b, "]}"...)
 }
 
 // reportsMember begins the last member of a status, which no search reads.

@@ -14,7 +14,8 @@ type ObservationForm struct {
 	// short is the short form of before; nil: before is stored in full. The result is nil if after has no short form;
 	// then the store writes it in full. It must be shorter than 4 KB.
 	Of func(before, after Document, short []byte) []byte
-	// Status sets the times in the status of a document, which may be partial (see GetStatus). It may set Decoded.
+	// Status sets the times in the status of a document. The document may be partial (see GetStatus), and Spec is nil in
+	// a list without specs (see Query.WithoutSpec). Status may set Decoded.
 	Status func(d *Document, short []byte) error
 	// Tail returns the part of a wire form after its head with the times.
 	Tail func(tail, short []byte) ([]byte, error)

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +45,9 @@ func (s *Store) writeShort(ctx context.Context, w write) (hit bool, err error) {
 		o.turn = make(chan []*observation, 1)
 		g.waiting = append(g.waiting, o)
 		g.mu.Unlock()
-		group = <-o.turn // a statement has a limit of time, so this wait has one, too
+		if group, err = s.awaitTurn(ctx, o); err != nil {
+			return false, err
+		}
 	} else {
 		g.running++
 		g.mu.Unlock()
@@ -68,6 +71,40 @@ func (s *Store) writeShort(ctx context.Context, w write) (hit bool, err error) {
 		return true, nil
 	}
 	return false, fmt.Errorf("%w: %w", errNotWritten, o.err)
+}
+
+// awaitTurn waits until another caller has sent the write, or until this caller must send a group, which it returns.
+// While the write is in no group, the end of ctx and the limits of acquire end the wait: then nothing is written, and
+// the other writes are not affected. A write in a group has a statement, which has a limit of time of its own.
+func (s *Store) awaitTurn(ctx context.Context, o *observation) (group []*observation, err error) {
+	waiting, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	timer := s.limitWait(giveUp)
+	defer timer.Stop()
+	select {
+	case group := <-o.turn:
+		return group, nil
+	case <-waiting.Done():
+	}
+	switch {
+	case !s.observations.withdraw(o):
+		return <-o.turn, nil
+	case ctx.Err() != nil:
+		return nil, context.Cause(ctx)
+	}
+	return nil, fmt.Errorf("%w: %w", ErrUnavailable, context.Cause(waiting))
+}
+
+// withdraw removes a waiting write. It returns false if the write is in a group already.
+func (g *observations) withdraw(o *observation) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	i := slices.Index(g.waiting, o)
+	if i < 0 {
+		return false
+	}
+	g.waiting = slices.Delete(g.waiting, i, i+1)
+	return true
 }
 
 // writeGroup sends a group, of which own is the caller's, and gives the others their outcomes. Before that it hands
@@ -106,7 +143,11 @@ func (g *observations) passOn() {
 // statement each caller sends its write alone, because one write may be the cause. With an error sendGroup has set no
 // outcome, and has written nothing.
 func (s *Store) sendGroup(ctx context.Context, group []*observation) error {
-	conn, err := s.acquire(context.WithoutCancel(ctx), s.pool) // the end of one caller's context must not end the others
+	acquiring := ctx
+	if len(group) > 1 {
+		acquiring = context.WithoutCancel(ctx) // the end of one caller's context must not end the others
+	}
+	conn, err := s.acquire(acquiring, s.pool)
 	if err != nil {
 		return err
 	}
