@@ -146,7 +146,7 @@ func TestLaterEqualReportsAreShownByAllServers(t *testing.T) {
 
 // Each way in which the store reads a resource shows the times of a short form: also a list without specs, with which
 // a sentinel starts. One resource that cannot be read would keep the sentinel from ever being ready.
-func TestI9EachReadOfAShortFormHasItsTimes(t *testing.T) {
+func TestEachReadOfAShortFormHasItsTimes(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	a := startOn(t, dsn)
 	id := a.cluster("abc")
