@@ -42,7 +42,7 @@ type services struct {
 	opened  chan struct{}      // closed by open
 	stopped context.Context    // done after stop was called
 	cancel  context.CancelFunc // of stopped
-	calls   sync.RWMutex       // held for reading by each call that is not a watch
+	calls   sync.RWMutex       // held for reading by each call
 }
 
 func newServices(member *etcdserver.EtcdServer) *services {
@@ -58,8 +58,8 @@ func newServices(member *etcdserver.EtcdServer) *services {
 // open lets calls begin.
 func (v *services) open() { close(v.opened) }
 
-// stop cancels all watches, and returns when the other calls in progress have ended; etcd limits their time. Later
-// calls fail.
+// stop cancels all watches, and returns when all calls in progress have ended; etcd limits the time of other calls.
+// Later calls fail. A watch reads etcd's database, which must stay open until the watch has ended.
 func (v *services) stop() {
 	v.cancel()
 	v.calls.Lock()
@@ -136,7 +136,7 @@ func (v *services) Watch(stream pb.Watch_WatchServer) error {
 	if err := v.begin(ctx); err != nil {
 		return err
 	}
-	v.calls.RUnlock() // a watch lasts for hours, and stop does not wait for it
+	defer v.calls.RUnlock()
 	return v.watch.Watch(stoppable{stream, ctx})
 }
 

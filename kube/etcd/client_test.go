@@ -91,6 +91,50 @@ func (s slowKV) Range(context.Context, *pb.RangeRequest) (*pb.RangeResponse, err
 	return &pb.RangeResponse{}, nil
 }
 
+// slowWatch is a watch that ends some time after its context.
+type slowWatch struct {
+	pb.WatchServer
+	end chan struct{}
+}
+
+func (s slowWatch) Watch(stream pb.Watch_WatchServer) error {
+	<-stream.Context().Done()
+	<-s.end
+	return stream.Context().Err()
+}
+
+// watchStream is a stream whose client stays.
+type watchStream struct {
+	pb.Watch_WatchServer
+	ctx context.Context
+}
+
+func (s watchStream) Context() context.Context { return s.ctx }
+
+func TestTheEndCancelsWatchesAndWaitsForThem(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		v := &services{watch: slowWatch{end: make(chan struct{})}, opened: make(chan struct{})}
+		v.stopped, v.cancel = context.WithCancel(context.Background())
+		v.open()
+		watched, stopped := make(chan error, 1), make(chan struct{})
+		go func() { watched <- v.Watch(watchStream{ctx: t.Context()}) }()
+		synctest.Wait() // the watch is in progress
+		if v.calls.TryLock() {
+			t.Error("the end would not wait for a watch")
+			v.calls.Unlock()
+		}
+		go func() { v.stop(); close(stopped) }()
+		close(v.watch.(slowWatch).end)
+		if err := <-watched; !errors.Is(err, context.Canceled) {
+			t.Errorf("the watch in progress: %v", err)
+		}
+		<-stopped
+		if err := v.Watch(watchStream{ctx: t.Context()}); err == nil {
+			t.Error("a watch began after the end")
+		}
+	})
+}
+
 func TestCallsWaitForTheOpeningAndTheEndWaitsForCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &services{kv: slowKV{answer: make(chan struct{})}, opened: make(chan struct{})}
