@@ -3,6 +3,7 @@ package idle
 import (
 	"os"
 	"runtime"
+	"sync"
 	"time"
 )
 
@@ -19,16 +20,25 @@ const (
 )
 
 // UseProcessors lets this process use all processors that it may, but not more than four. What Go permits by itself
-// follows the process's control group. GOMAXPROCS in the environment takes precedence.
+// follows the process's control group; a process that had more than four at its start keeps four. GOMAXPROCS in the
+// environment takes precedence.
 func UseProcessors() {
 	if !mayChangeProcessors() {
 		return
 	}
-	runtime.SetDefaultGOMAXPROCS()
-	if runtime.GOMAXPROCS(0) > maxProcessors {
+	if hasMore() {
 		runtime.GOMAXPROCS(maxProcessors)
+		return
 	}
+	runtime.SetDefaultGOMAXPROCS()
 }
+
+// hasMore reports whether Go permitted more than maxProcessors at the first call. Go tells what it permits only by
+// setting it, which stops all goroutines, so later calls return the same.
+var hasMore = sync.OnceValue(func() bool {
+	runtime.SetDefaultGOMAXPROCS()
+	return runtime.GOMAXPROCS(0) > maxProcessors
+})
 
 func mayChangeProcessors() bool { return os.Getenv("GOMAXPROCS") == "" }
 
