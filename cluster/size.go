@@ -27,16 +27,25 @@ type SizeLimits struct {
 	Processes int   // processes and threads
 	CPUWeight int   // share of the processors when all are busy, among the planes of a machine
 	Requests  int   // that the API server works on at the same time, watches not counted; of the plane's next start
-	Units     int64 // of a management cluster's capacity: each is what fleet reserves for a small plane
+
+	// WatchEvents are the changes that the API server keeps of each resource, for watches that begin at an earlier
+	// resource version. They change with the plane's next start.
+	WatchEvents int
+
+	Units int64 // of a management cluster's capacity: each is what fleet reserves for a small plane
 }
 
 // A plane at rest takes some 200 MiB. Limits are two to three times what the units reserve, 350 MiB each: few planes
 // of a machine have their peak at the same time. Requests are the seats of API priority and fairness, of which a list
-// takes one for each 100 kB that it reads; those of Large are upstream's default.
+// takes one for each 100 kB that it reads; those of Large are upstream's default. WatchEvents of one resource take a
+// tenth of the memory with objects of 64 KiB (Large: a fifth), and hold 75 s of the leases of all nodes.
 var sizeLimits = map[Size]SizeLimits{
-	Small:  {Nodes: 10, Memory: 1 << 30, Processes: 1024, CPUWeight: 100, Requests: 150, Units: 1},
-	Medium: {Nodes: 50, Memory: 2 << 30, Processes: 2048, CPUWeight: 200, Requests: 300, Units: 3},
-	Large:  {Nodes: 1000, Memory: 4 << 30, Processes: 4096, CPUWeight: 400, Requests: 600, Units: 6},
+	Small: {Nodes: 10, Memory: 1 << 30, Processes: 1024, CPUWeight: 100, Requests: 150, WatchEvents: 1600,
+		Units: 1},
+	Medium: {Nodes: 50, Memory: 2 << 30, Processes: 2048, CPUWeight: 200, Requests: 300, WatchEvents: 3200,
+		Units: 3},
+	Large: {Nodes: 1000, Memory: 4 << 30, Processes: 4096, CPUWeight: 400, Requests: 600, WatchEvents: 12800,
+		Units: 6},
 }
 
 // SmallPlane returns the amounts of a management cluster's capacity that a small control plane reserves. A larger one

@@ -269,7 +269,7 @@ func checkShut(t *testing.T, s *site, o controlplane.Observation, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, variable := range []string{"GOMEMLIMIT=805306368", "ATOLL_MAX_REQUESTS=150"} {
+	for _, variable := range []string{"GOMEMLIMIT=805306368", "ATOLL_MAX_REQUESTS=150", "ATOLL_MAX_WATCH_EVENTS=1600"} {
 		if !slices.Contains(strings.Split(string(environment), "\x00"), variable) {
 			t.Errorf("its environment lacks %s", variable)
 		}

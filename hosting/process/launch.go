@@ -123,8 +123,10 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 // environment. The mark of a region's processes (decision 001) gets the plane's slot,
 // so that a supervisor does not take the plane for hosting itself.
 func (x *runner) environment() []string {
+	limits := x.record.Size.Limits()
 	env := []string{fmt.Sprintf("GOMEMLIMIT=%d", x.softLimit()),
-		fmt.Sprintf("ATOLL_MAX_REQUESTS=%d", x.record.Size.Limits().Requests)}
+		fmt.Sprintf("ATOLL_MAX_REQUESTS=%d", limits.Requests),
+		fmt.Sprintf("ATOLL_MAX_WATCH_EVENTS=%d", limits.WatchEvents)}
 	if mark := os.Getenv("ATOLL_PROCESS"); mark != "" {
 		env = append(env, "ATOLL_PROCESS="+mark+"/"+x.slot.String())
 	}

@@ -159,8 +159,8 @@ func TestAPlaneWithoutASizeGetsOneAtItsNextStart(t *testing.T) {
 	s.discard()
 }
 
-// A plane of each size starts with the soft limit of its memory and the bound of its API server's requests. A plane
-// without a size has those of before there were sizes.
+// A plane of each size starts with the soft limit of its memory, and the bounds of its API server's requests and of the
+// events that a watch cache keeps. A plane without a size has the bounds of the largest.
 func TestAPlaneStartsWithTheBoundsOfItsSize(t *testing.T) {
 	quick.LeavesOut(t, "needs a control plane")
 	binary, err := planetest.Binary()
@@ -168,10 +168,10 @@ func TestAPlaneStartsWithTheBoundsOfItsSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	for size, want := range map[cluster.Size][]string{
-		"":             {fmt.Sprintf("GOMEMLIMIT=%d", 1<<30), "ATOLL_MAX_REQUESTS=600"},
-		cluster.Small:  {fmt.Sprintf("GOMEMLIMIT=%d", 768<<20), "ATOLL_MAX_REQUESTS=150"},
-		cluster.Medium: {fmt.Sprintf("GOMEMLIMIT=%d", 1536<<20), "ATOLL_MAX_REQUESTS=300"},
-		cluster.Large:  {fmt.Sprintf("GOMEMLIMIT=%d", 3<<30), "ATOLL_MAX_REQUESTS=600"},
+		"":             {fmt.Sprintf("GOMEMLIMIT=%d", 1<<30), "ATOLL_MAX_REQUESTS=600", "ATOLL_MAX_WATCH_EVENTS=12800"},
+		cluster.Small:  {fmt.Sprintf("GOMEMLIMIT=%d", 768<<20), "ATOLL_MAX_REQUESTS=150", "ATOLL_MAX_WATCH_EVENTS=1600"},
+		cluster.Medium: {fmt.Sprintf("GOMEMLIMIT=%d", 1536<<20), "ATOLL_MAX_REQUESTS=300", "ATOLL_MAX_WATCH_EVENTS=3200"},
+		cluster.Large:  {fmt.Sprintf("GOMEMLIMIT=%d", 3<<30), "ATOLL_MAX_REQUESTS=600", "ATOLL_MAX_WATCH_EVENTS=12800"},
 	} {
 		o := process.Options{Dir: t.TempDir(), Binaries: map[controlplane.Version]string{"1.36.3": binary}}
 		t.Cleanup(func() { killAll(t, o) })

@@ -34,6 +34,8 @@ type Options struct {
 	AuditDir    string // of the audit log and its policy
 	MaxRequests int    // that the server works on at the same time, watches not counted; see options.go
 
+	MaxWatchEvents int // that the server keeps of each resource for watches that begin later; see boundHistory
+
 	// Issuers authenticates tokens of the customer's issuers.
 	Issuers *issuers.Authenticator
 
@@ -63,7 +65,7 @@ func Run(ctx context.Context, o Options) error {
 	if errs := completed.Validate(); len(errs) > 0 {
 		return fmt.Errorf("the API server's options: %w", utilerrors.NewAggregate(errs))
 	}
-	config, err := newConfig(completed, o.Egress, o.Clock, o.Self)
+	config, err := newConfig(completed, o)
 	if err != nil {
 		return fmt.Errorf("configuring the API server: %w", err)
 	}

@@ -12,29 +12,26 @@ import (
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/controlplane"
 	controlplaneapiserver "k8s.io/kubernetes/pkg/controlplane/apiserver"
-
-	"atoll.dev/kube/idle"
-	"atoll.dev/kube/inprocess"
 )
 
 // newConfig is upstream's app.NewConfig with an egress selector of our own. Upstream reads a selector from a file that
 // names proxies, and would use it for etcd, too. Ours is set when etcd's storage has been configured, and before
 // anything else has taken a dialer.
-func newConfig(o options.CompletedOptions, dial Dialer, clock idle.Clock, self *inprocess.Server) (*app.Config, error) {
+func newConfig(o options.CompletedOptions, plane Options) (*app.Config, error) {
 	generic, informers, storage, err := buildGenericConfig(o.CompletedOptions,
 		[]*runtime.Scheme{legacyscheme.Scheme, apiextensionsapiserver.Scheme, aggregatorscheme.Scheme},
-		controlplane.DefaultAPIResourceConfigSource(), self)
+		controlplane.DefaultAPIResourceConfigSource(), plane.Self)
 	if err != nil {
 		return nil, err
 	}
-	quiet, err := newQuietCaches(o.Etcd, clock)
+	quiet, err := newQuietCaches(o.Etcd, plane.Clock, plane.MaxWatchEvents)
 	if err != nil {
 		return nil, err
 	}
 	generic.RESTOptionsGetter = quiet(generic.RESTOptionsGetter)
 	generic.EgressSelector = egressselector.NewEgressSelectorWithMap(map[egressselector.EgressType]utilnet.DialFunc{
-		egressselector.Cluster:      dial,
-		egressselector.ControlPlane: dial, // webhooks by URL
+		egressselector.Cluster:      plane.Egress,
+		egressselector.ControlPlane: plane.Egress, // webhooks by URL
 	})
 	kube, resolver, initializers, err := app.CreateKubeAPIServerConfig(o, generic, informers, storage)
 	if err != nil {

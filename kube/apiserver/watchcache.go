@@ -16,23 +16,25 @@ import (
 	"atoll.dev/kube/idle"
 )
 
-// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock], and a storage that is
-// not asked in order to count objects. Each cache has a timer of a second for bookmarks, and a plane has some fifty
-// caches: with upstream's clock an idle plane wakes fifty times a second for them, with this one once.
+// quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock], a storage that is
+// not asked in order to count objects, and a bound of the events that they keep. Each cache has a timer of a second for
+// bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty times a second for them,
+// with this one once.
 type quietCaches struct {
 	generic.RESTOptionsGetter
-	sizes map[schema.GroupResource]int // 0: the resource has no watch cache
-	clock idle.Clock
+	sizes  map[schema.GroupResource]int // 0: the resource has no watch cache
+	clock  idle.Clock
+	events int // that each cache keeps at most
 }
 
 // newQuietCaches returns a function that wraps the getters of one API server.
-func newQuietCaches(o *options.EtcdOptions, c idle.Clock) (
+func newQuietCaches(o *options.EtcdOptions, c idle.Clock, events int) (
 	func(generic.RESTOptionsGetter) generic.RESTOptionsGetter, error) {
 	sizes, err := options.ParseWatchCacheSizes(o.WatchCacheSizes)
 	if err != nil {
 		return nil, err
 	}
-	return func(g generic.RESTOptionsGetter) generic.RESTOptionsGetter { return quietCaches{g, sizes, c} }, nil
+	return func(g generic.RESTOptionsGetter) generic.RESTOptionsGetter { return quietCaches{g, sizes, c, events} }, nil
 }
 
 // GetRESTOptions implements [generic.RESTOptionsGetter].
@@ -45,7 +47,7 @@ func (q quietCaches) GetRESTOptions(r schema.GroupResource, example runtime.Obje
 }
 
 // newStorage makes the storage of a resource, with a watch cache. It does what the decorator of upstream's
-// StorageWithCacher does, which has no argument for the clock.
+// StorageWithCacher does, which has no argument for the clock, and bounds the events.
 func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix string,
 	key func(runtime.Object) (string, error), newObject, newList func() runtime.Object, attributes storage.AttrFunc,
 	triggers storage.IndexerFuncs, indexers *cache.Indexers) (storage.Interface, factory.DestroyFunc, error) {
@@ -61,6 +63,11 @@ func (q quietCaches) newStorage(config *storagebackend.ConfigForResource, prefix
 		Clock: q.clock,
 	})
 	if err != nil {
+		return nil, func() {}, err
+	}
+	if err := boundHistory(cached, q.events); err != nil {
+		cached.Stop()
+		destroy()
 		return nil, func() {}, err
 	}
 	all := cacher.NewCacheDelegator(cached, raw)

@@ -19,15 +19,16 @@ import (
 
 // Options are what the command line and the environment say.
 type Options struct {
-	DataDir       string     // everything that the plane keeps; absolute
-	Listen        string     // HOST:PORT of the API server
-	Name          string     // of cluster, context and user in kubeconfigs
-	ExternalHosts []string   // further names and addresses of the serving certificate
-	ServiceCIDR   string     // network of Service addresses
-	EtcdQuota     int64      // bytes of etcd's database at which it refuses writes
-	MaxRequests   int        // see requestsVariable
-	LogLevel      slog.Level // see newLog
-	Simulated     bool       // nodes that say so are simulated, see package nodes
+	DataDir        string     // everything that the plane keeps; absolute
+	Listen         string     // HOST:PORT of the API server
+	Name           string     // of cluster, context and user in kubeconfigs
+	ExternalHosts  []string   // further names and addresses of the serving certificate
+	ServiceCIDR    string     // network of Service addresses
+	EtcdQuota      int64      // bytes of etcd's database at which it refuses writes
+	MaxRequests    int        // see requestsVariable
+	MaxWatchEvents int        // see eventsVariable
+	LogLevel       slog.Level // see newLog
+	Simulated      bool       // nodes that say so are simulated, see package nodes
 
 	// Egress decides about connections to the cluster while none of its nodes is connected.
 	Egress konnectivity.Egress
@@ -95,7 +96,10 @@ func parse(args []string, out io.Writer) (Options, error) {
 		return Options{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
 	}
 	var err error
-	if o.MaxRequests, err = readMaxRequests(); err != nil {
+	if o.MaxRequests, err = readBound(requestsVariable, defaultRequests, minRequests, maxRequests); err != nil {
+		return Options{}, err
+	}
+	if o.MaxWatchEvents, err = readBound(eventsVariable, maxEvents, minEvents, maxEvents); err != nil {
 		return Options{}, err
 	}
 	return o, o.complete()

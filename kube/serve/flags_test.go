@@ -27,6 +27,22 @@ func TestTheQuotaIsASize(t *testing.T) {
 	}
 }
 
+func TestTheBoundOfWatchEventsIsANumber(t *testing.T) {
+	for value, want := range map[string]int{
+		"": 102_400, "100": 100, "102400": 102_400, "99": -1, "102401": -1, "all": -1,
+	} {
+		t.Setenv("ATOLL_MAX_WATCH_EVENTS", value)
+		o, err := parse([]string{"--data-dir", "/d", "--listen", "127.0.0.1:6443"}, io.Discard)
+		if want < 0 {
+			if err == nil {
+				t.Errorf("%q: accepted", value)
+			}
+		} else if err != nil || o.MaxWatchEvents != want {
+			t.Errorf("%q: %d, %v; want %d", value, o.MaxWatchEvents, err, want)
+		}
+	}
+}
+
 func TestTheBoundOfRequestsIsANumber(t *testing.T) {
 	for value, want := range map[string]int{"": 600, "150": 150, "10000": 10_000, "149": -1, "10001": -1, "many": -1} {
 		t.Setenv("ATOLL_MAX_REQUESTS", value)

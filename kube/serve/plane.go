@@ -95,6 +95,8 @@ func (p *plane) run(ctx context.Context) error {
 			Self:        self,
 			Clock:       clock,
 			Governor:    governor,
+
+			MaxWatchEvents: p.options.MaxWatchEvents,
 		}))
 	}()
 	ready := make(chan error, 1)
