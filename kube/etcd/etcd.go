@@ -183,8 +183,8 @@ func config(o Options, failed chan<- error) *embed.Config {
 // Failed delivers the error that made etcd unable to go on.
 func (s *Server) Failed() <-chan error { return s.failed }
 
-// Stop cancels watches, waits for them and for the calls in progress, cuts off reads through the socket, and ends the member.
-// Everything acknowledged is on disk already.
+// Stop cancels watches, waits for them and for the calls in progress, cuts off reads through the socket, and ends the
+// member. Everything acknowledged is on disk already.
 func (s *Server) Stop() {
 	s.stop.Do(func() {
 		s.stopCare()
