@@ -6,7 +6,6 @@ import (
 	"iter"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -19,57 +18,6 @@ import (
 
 // Principal is the ARN of a caller: of a user, a role, the session of a role, or the root of an account.
 type Principal string
-
-// Attached is a policy and one target that it is attached to.
-type Attached struct {
-	PolicyID string
-	Policy   *Policy
-	// Principal, or Group with the id of a group, is the target. One of them is set.
-	Principal Principal
-	Group     string
-}
-
-// Index has the attached policies of one account by target. It does not change, and several goroutines
-// may use it. It refers to policies, so that its size depends on the attachments alone.
-type Index struct {
-	byTarget map[target][]attachedPolicy
-}
-
-type attachedPolicy struct {
-	id     string
-	policy *Policy
-}
-
-// target is a principal or a group.
-type target struct {
-	kind Kind // Group, or "" for a principal
-	id   string
-}
-
-// candidate is a statement that may decide.
-type candidate struct {
-	policyID string
-	*statement
-}
-
-// id returns the statement's id for Cedar: "POLICY#2" is the second statement of POLICY.
-func (c candidate) id() types.PolicyID {
-	return types.PolicyID(c.policyID + "#" + strconv.Itoa(c.number))
-}
-
-// NewIndex returns the index of attached policies. An attachment that names a policy or a target
-// twice is evaluated once for each.
-func NewIndex(attached []Attached) *Index {
-	ix := &Index{byTarget: map[target][]attachedPolicy{}}
-	for _, a := range attached {
-		at := target{id: string(a.Principal)}
-		if a.Group != "" {
-			at = target{Group, a.Group}
-		}
-		ix.byTarget[at] = append(ix.byTarget[at], attachedPolicy{a.PolicyID, a.Policy})
-	}
-	return ix
-}
 
 // Resource is the resource of an action.
 type Resource struct {
@@ -114,7 +62,7 @@ var ErrIncomplete = errors.New("the request lacks a source address, a time or a 
 // resource. A caller who does not know these reads the resource first.
 func (ix *Index) ReadsResource(q Query) bool {
 	q.Resource.Cluster = "" // not known yet
-	for c := range ix.candidates(q) {
+	for c := range ix.candidates(&q, tagsUnknown) {
 		if c.readsResource || c.parent.Type == clusterType && q.Resource.Kind != Cluster {
 			return true
 		}
@@ -126,7 +74,7 @@ func (ix *Index) ReadsResource(q Query) bool {
 // without any condition, and none can forbid it. The resource of the query does not count.
 func (ix *Index) PermitsAll(q Query) bool {
 	permitted := false
-	for c := range ix.attached(q) {
+	for c := range ix.all(&q) {
 		if c.forbids {
 			return false
 		}
@@ -144,19 +92,14 @@ func (ix *Index) Decide(q Query) (Decision, error) {
 	if _, known := byName[q.Action]; !known || !q.Context.SourceIP.IsValid() || q.Context.Time.IsZero() {
 		return Decision{}, ErrIncomplete
 	}
-	ask := request{q: &q, principal: uid("Principal", string(q.Principal)), resource: uid(q.Resource.Kind, q.Resource.ID),
-		built: map[types.EntityUID]types.Entity{}}
-	allowed, why := cedar.Authorize(policies{ix, q}, &ask, cedar.Request{
-		Principal: ask.principal, Action: types.NewEntityUID(actionType, types.String(q.Action)),
-		Resource: ask.resource, Context: q.Context.record(),
-	})
+	allowed, why := ix.authorize(&q)
 	d := Decision{Allowed: allowed == cedar.Allow}
 	for _, r := range why.Reasons {
 		d.Policies = append(d.Policies, policyOf(r.PolicyID))
 	}
 	for _, e := range why.Errors {
-		for c := range ix.candidates(q) {
-			if c.id() == e.PolicyID && c.forbids {
+		for c := range ix.candidates(&q, tagsKnown) {
+			if c.id == e.PolicyID && c.forbids {
 				if d.Allowed {
 					d = Decision{}
 				}
@@ -169,6 +112,12 @@ func (ix *Index) Decide(q Query) (Decision, error) {
 	return d, nil
 }
 
+// authorize lets Cedar decide by the candidates of a query. All other statements are false for it, without an error.
+func (ix *Index) authorize(q *Query) (cedar.Decision, cedar.Diagnostic) {
+	ask := newRequest(q)
+	return cedar.Authorize(policies{ix, q}, ask, ask.forCedar())
+}
+
 // policyOf returns the id of the policy that a statement belongs to.
 func policyOf(statement types.PolicyID) string {
 	s := string(statement)
@@ -178,70 +127,14 @@ func policyOf(statement types.PolicyID) string {
 // policies is the candidates of a query as Cedar iterates them.
 type policies struct {
 	ix *Index
-	q  Query
+	q  *Query
 }
 
 // All implements cedar.PolicyIterator.
 func (p policies) All() iter.Seq2[cedar.PolicyID, *cedar.Policy] {
 	return func(yield func(cedar.PolicyID, *cedar.Policy) bool) {
-		for c := range p.ix.candidates(p.q) {
-			if !yield(c.id(), c.compiled) {
-				return
-			}
-		}
-	}
-}
-
-// matches reports whether the scope of a statement can match a query about a resource. A statement
-// about the resources of a cluster matches while the cluster of the resource is not known.
-func (s *statement) matches(q *Query, principal, resource types.EntityUID) bool {
-	switch {
-	case !s.principal.IsZero() && s.principal != principal, !s.resource.IsZero() && s.resource != resource:
-		return false
-	case s.parent.Type != clusterType || s.parent == resource:
-		return true
-	}
-	return q.Resource.Cluster == "" || string(s.parent.ID) == q.Resource.Cluster
-}
-
-const clusterType = types.EntityType(namespace + Cluster)
-
-// candidates iterates the attached statements whose scope can match.
-func (ix *Index) candidates(q Query) iter.Seq[candidate] {
-	principal, resource := uid("Principal", string(q.Principal)), uid(q.Resource.Kind, q.Resource.ID)
-	return func(yield func(candidate) bool) {
-		for c := range ix.attached(q) {
-			if c.matches(&q, principal, resource) && !yield(c) {
-				return
-			}
-		}
-	}
-}
-
-// attached iterates the statements about the action that are attached to the principal, to its role
-// and to its groups.
-func (ix *Index) attached(q Query) iter.Seq[candidate] {
-	number := numberOf(q.Action)
-	return func(yield func(candidate) bool) {
-		at := func(t target) bool {
-			for _, attached := range ix.byTarget[t] {
-				for i := range attached.policy.statements {
-					s := &attached.policy.statements[i]
-					if s.actions.contains(number) && !yield(candidate{attached.id, s}) {
-						return false
-					}
-				}
-			}
-			return true
-		}
-		if !at(target{id: string(q.Principal)}) {
-			return
-		}
-		if role := RoleOf(q.Principal); role != "" && !at(target{id: string(role)}) {
-			return
-		}
-		for _, g := range q.Groups {
-			if !at(target{Group, g}) {
+		for c := range p.ix.candidates(p.q, tagsKnown) {
+			if !yield(c.id, c.compiled) {
 				return
 			}
 		}
@@ -284,16 +177,33 @@ type request struct {
 	q                   *Query
 	principal, resource types.EntityUID
 	built               map[types.EntityUID]types.Entity // each condition of each statement gets its entities again
+	last                types.Entity                     // that Get returned; most conditions read one entity
+}
+
+func newRequest(q *Query) *request {
+	return &request{q: q, principal: uid("Principal", string(q.Principal)), resource: uid(q.Resource.Kind, q.Resource.ID),
+		built: map[types.EntityUID]types.Entity{}}
+}
+
+// forCedar returns the request as Cedar reads it.
+func (r *request) forCedar() cedar.Request {
+	return cedar.Request{Principal: r.principal, Action: types.NewEntityUID(actionType, types.String(r.q.Action)),
+		Resource: r.resource, Context: r.q.Context.record()}
 }
 
 // Get implements types.EntityGetter.
 func (r *request) Get(id types.EntityUID) (types.Entity, bool) {
-	if e, ok := r.built[id]; ok {
-		return e, true
+	if r.last.UID == id && !id.IsZero() {
+		return r.last, true
 	}
-	e, exists := r.entity(id)
+	e, exists := r.built[id]
+	if !exists {
+		if e, exists = r.entity(id); exists {
+			r.built[id] = e
+		}
+	}
 	if exists {
-		r.built[id] = e
+		r.last = e
 	}
 	return e, exists
 }

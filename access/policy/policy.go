@@ -39,11 +39,11 @@ type statement struct {
 	source   *ast.Policy   // as it was parsed
 	compiled *cedar.Policy // without the parts of its scope that the fields below have
 	forbids  bool
-	number   int       // its place in its policy, from 1
 	actions  actionSet // the actions of its scope
 	// principal and resource are the only ones that the scope matches; zero: others, too.
 	principal, resource types.EntityUID
 	parent              types.EntityUID // that the resource must be in, or be; zero: none
+	tag                 *tag            // without which the conditions are false; nil: none
 	// readsResource: a condition reads attributes, tags or parents of the resource.
 	readsResource bool
 }
@@ -67,7 +67,6 @@ func Parse(text string) (*Policy, error) {
 	p := &Policy{statements: make([]statement, len(list))}
 	for i, c := range list {
 		p.statements[i] = describe(c)
-		p.statements[i].number = i + 1
 	}
 	return p, nil
 }
@@ -174,7 +173,7 @@ func isWord(s string) bool {
 func describe(c *cedar.Policy) statement {
 	source := (*ast.Policy)(c.AST())
 	set, isCompared := actionsOf(source.Action)
-	s := statement{source: source, forbids: c.Effect() == cedar.Forbid, actions: set}
+	s := statement{source: source, forbids: c.Effect() == cedar.Forbid, actions: set, tag: requiredTag(source.Conditions)}
 	rest := *source
 	if isCompared {
 		rest.Action = ast.Scope{}.All()
