@@ -87,26 +87,26 @@ func TestAWatchCacheKeepsABoundedHistory(t *testing.T) {
 	}
 	d := cacher.NewCacheDelegator(c, s)
 	t.Cleanup(d.Stop)
-	for revision := 2; revision <= last; revision++ {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: strconv.Itoa(revision)}}
-		if revision == 2 {
-			s.changes.Add(object)
-		} else {
-			s.changes.Modify(object)
-		}
-	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // of a hang
 	defer cancel()
 	from := func(revision int) (watch.Interface, error) {
 		return d.Watch(ctx, "/configmaps", storage.ListOptions{ResourceVersion: strconv.Itoa(revision), Recursive: true,
 			Predicate: storage.Everything})
 	}
-	newest, err := from(last - 1) // the cache has handled the last change when this watch gets it
+	change := func(revision int) runtime.Object {
+		return &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "a", ResourceVersion: strconv.Itoa(revision)}}
+	}
+	s.changes.Add(change(2)) // received after the list, so the cache is ready
+	follower, err := from(1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer newest.Stop()
-	expect(t, newest, last)
+	defer follower.Stop()
+	expect(t, follower, 2)
+	for revision := 3; revision <= last; revision++ {
+		s.changes.Modify(change(revision))
+		expect(t, follower, revision) // so no change is on its way to the watches below
+	}
 
 	resumed, err := from(last - bound)
 	if err != nil {
