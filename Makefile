@@ -3,7 +3,7 @@
 SHELL := /bin/bash
 GO    ?= go
 
-.PHONY: demo demo-azure demo-regions test quick build image generate bench check vuln clean
+.PHONY: demo demo-azure demo-regions test test-all quick build image generate bench check vuln clean
 
 demo: ## install what is missing, build, start a region, make a cluster and a deployment in it
 	@scripts/demo.sh
@@ -14,8 +14,11 @@ demo-azure: ## a region for Azure's SDKs, and a program of the SDK for Go that u
 demo-regions: ## regions from Git: two, a third that a commit adds, and each goes on without the others
 	@scripts/demo-regions.sh
 
-test: ## every test: unit, race, integration, end to end
+test: ## what CI runs: unit, race, integration, end to end
 	@scripts/test.sh
+
+test-all: ## the slow tests, too, and all services with the race detector: more than an hour on two cores
+	@ATOLL_SLOW=1 ATOLL_SOAK=$${ATOLL_SOAK:-1m} scripts/test.sh
 
 quick: check ## every test that needs no server, without the race detector: the loop of the day
 	@$(GO) test -short -vet=off ./... # check vets

@@ -19,6 +19,7 @@ import (
 	workv1 "open-cluster-management.io/api/work/v1"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/quick"
 )
 
 func TestAWorkIsCreatedUpdatedPrunedAndDeleted(t *testing.T) {
@@ -266,6 +267,7 @@ func TestUpdateStrategies(t *testing.T) {
 }
 
 func TestARestartRequestsNoKnownWork(t *testing.T) {
+	quick.Slow(t, "restarts an agent with 300 works")
 	w := newWorld(t)
 	for i := range 300 {
 		w.server.apply(work.ID(fmt.Sprint("work-", i)), manifests(configMap(w.ns, fmt.Sprint("c", i), "k", "1")))

@@ -15,6 +15,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/testsite"
 )
@@ -83,6 +84,7 @@ func TestTheAgentSurvivesARestartOfTheAPIServer(t *testing.T) {
 // An agent that was away for 1,000 changes, deletions among them, converges
 // soon after its return (I9).
 func TestI9AThousandChangesWhileTheAgentIsAway(t *testing.T) {
+	quick.Slow(t, "applies a thousand changes, a minute")
 	t.Parallel()
 	w := newWorld(t)
 	id := func(i int) string { return fmt.Sprintf("work-%04d", i) }

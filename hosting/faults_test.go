@@ -17,11 +17,13 @@ import (
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 )
 
 // Conditions report the faults of the machine, and that they are over.
 func TestFaultsOfTheMachineAreReportedAndRepaired(t *testing.T) {
+	quick.Slow(t, "starts planes on a machine with several faults")
 	w := newWorld(t, "faults")
 	missing := filepath.Join(t.TempDir(), "atoll-kube")
 	w.stop()

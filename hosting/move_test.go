@@ -21,6 +21,7 @@ import (
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane/planetest"
 )
 
@@ -320,6 +321,7 @@ func TestI1AMovedPlaneKeepsEveryAcknowledgedWrite(t *testing.T) {
 // A target asks for a plane and is lost then. The order is withdrawn after the plane has left: the plane comes back
 // with its data, also after a restart of hosting, and moves by another order to another target.
 func TestI1AWithdrawnMoveBringsThePlaneBack(t *testing.T) {
+	quick.Slow(t, "moves a plane and withdraws the move")
 	source := newRestoreWorld(t)
 	key := source.create("withdrawn", nil)
 	_, c := source.available(key)

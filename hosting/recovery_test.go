@@ -19,6 +19,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/quick"
 )
 
 // lose ends hosting, kills a plane, and removes its HostedCluster and everything that hosting had on its disk.
@@ -120,6 +121,7 @@ func TestI1ALostPlaneIsRecoveredFromItsBackup(t *testing.T) {
 // The recovered plane goes back to the release of its backup. The plane had become ready with that release after its
 // first chain had begun.
 func TestI1ALostPlaneIsRecoveredWithItsRelease(t *testing.T) {
+	quick.Slow(t, "recovers a plane after two upgrades")
 	r := newRestoreWorld(t)
 	key := r.create("lost", nil)
 	r.available(key)

@@ -18,6 +18,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/api/rotation"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/quick"
 )
 
 // reads returns a request of client-go with the administrator's kubeconfig that the management cluster has now. Its
@@ -78,6 +79,7 @@ func (w *world) certificates(c dynamic.Interface, name, key string) (int, error)
 // between the steps go through the router. No request fails until the second step, which waits for a node with a
 // certificate of the old CA. Afterwards nothing trusts the old CA.
 func TestTheCAOfAPlaneIsRotatedInTwoSteps(t *testing.T) {
+	quick.Slow(t, "starts a plane four times")
 	p := newPort(t)
 	w := newWorld(t, "ca", func(o *Options) { o.Advertise, o.Routes = p.address, p.open() })
 	p.w.Store(w)

@@ -12,6 +12,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/quick"
 )
 
 // program makes a release whose program is a shell script.
@@ -110,6 +111,7 @@ func TestARestoreAfterAFailedUpgradeUsesTheReleaseThatRuns(t *testing.T) {
 // A release whose program ends at once, and one whose plane never becomes ready, cost a cluster some seconds: it serves
 // with the release before, also when hosting ends between. What was upgraded goes back in the soak.
 func TestI12AClusterOutlivesAFailedUpgradeAndGoesBack(t *testing.T) {
+	quick.Slow(t, "upgrades a plane and goes back several times")
 	w := newWorld(t, "upgrade")
 	w.stop()
 	w.program("1.36.5", `echo "atoll-kube: wrong machine" >&2; exit 1`)

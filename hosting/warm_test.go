@@ -18,6 +18,7 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 )
 
@@ -178,6 +179,7 @@ func TestAClusterThatIsCreatedAsleepGetsAWarmPlane(t *testing.T) {
 // Warm planes and clusters together do not exceed the capacity of the management cluster: the pool shrinks first, and a
 // cluster that gets a warm plane is not counted twice.
 func TestWarmPlanesLeaveRoomForClusters(t *testing.T) {
+	quick.Slow(t, "fills a management cluster with warm planes")
 	w := newWorld(t, "warmroom")
 	w.planes.Warm.Room = func() int { return w.h.WarmRoom(map[string]int64{"planes": 2, "memory_mib": 4000}) }
 	pids := w.warm(3, func() { w.registry(); w.start() })
@@ -238,6 +240,7 @@ func (w *world) endWarm() {
 // With backups, a cluster gets a warm plane when the store has said that it has none of the cluster. A cluster that was
 // lost is recovered, and gets no warm plane. A plane that was warm is restored in its place.
 func TestI1ALostClusterGetsNoWarmPlane(t *testing.T) {
+	quick.Slow(t, "recovers a plane beside a pool of warm planes")
 	r := newRestoreWorld(t)
 	pids := r.warm(1, func() { r.registry(); r.run() })
 	key := r.createSmall("lost", nil)

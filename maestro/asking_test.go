@@ -8,12 +8,14 @@ import (
 	"github.com/google/uuid"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/quick"
 )
 
 // TestI6StatusHashesFitTheBroker: on a broker that takes 128 KB, 1,000 works of a
 // consumer whose agent compares by lists are asked for in messages that it takes,
 // and so are those of the others.
 func TestI6StatusHashesFitTheBroker(t *testing.T) {
+	quick.Slow(t, "asks for 1,000 works on a broker with small messages")
 	t.Parallel()
 	site := newMosquittoSite(t, 128<<10)
 	m := site.start()

@@ -14,6 +14,7 @@ import (
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
 	"atoll.dev/internal/pgtest"
+	"atoll.dev/internal/quick"
 	"atoll.dev/maestro/bundle"
 	"atoll.dev/maestro/dispatch"
 )
@@ -144,6 +145,7 @@ func TestI6TheBrokerRestartsInMidStream(t *testing.T) {
 // TestI6OfflineFor1000Changes has the agent away while its works are created,
 // changed and deleted; it converges when it is back.
 func TestI6OfflineFor1000Changes(t *testing.T) {
+	quick.Slow(t, "sends a thousand changes")
 	t.Parallel()
 	site := newSite(t)
 	m := site.start()
@@ -188,6 +190,7 @@ func TestI6OfflineFor1000Changes(t *testing.T) {
 // TestAFloodedConsumerDelaysNoOther gives an absent consumer thousands of
 // works, and another one a single one.
 func TestAFloodedConsumerDelaysNoOther(t *testing.T) {
+	quick.Slow(t, "creates 2,000 works of one consumer")
 	t.Parallel()
 	site := newSite(t)
 	m := site.start()

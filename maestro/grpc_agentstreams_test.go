@@ -13,6 +13,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/quick"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
@@ -126,6 +127,7 @@ func TestTheNewerStreamOfAClusterWins(t *testing.T) {
 // An agent that reads nothing costs a bounded queue and its stream, and delays
 // nobody.
 func TestAGRPCAgentThatDoesNotReadDelaysNobody(t *testing.T) {
+	quick.Slow(t, "fills the buffers of a connection with large works")
 	t.Parallel()
 	site := newSite(t)
 	// a busy machine makes any reader slow

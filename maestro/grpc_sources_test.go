@@ -15,6 +15,7 @@ import (
 	"atoll.dev/api/cloudevents"
 	"atoll.dev/api/work"
 	"atoll.dev/bus"
+	"atoll.dev/internal/quick"
 	"atoll.dev/maestro/wire"
 	"atoll.dev/pki"
 )
@@ -23,6 +24,7 @@ import (
 // queue. The server ends its stream with the reason, and it gets everything when it subscribes again. The medians of
 // the times before and after it bound the median beside it, because the load of the machine may change meanwhile.
 func TestASubscriberThatNeverReadsSlowsNobody(t *testing.T) {
+	quick.Slow(t, "fills the buffers of a connection with events")
 	site := newSite(t)
 	m := site.start(func(o *Options) { o.Stuck = 10 * time.Second }) // a busy machine makes any reader slow
 	m.consumer("mc1")

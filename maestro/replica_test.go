@@ -1,6 +1,7 @@
 package maestro
 
 import (
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/testsite"
 	"encoding/json"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 // has come. Within ten seconds nothing is missing: every status that an agent
 // sent last is there, and every work that was taken has arrived.
 func TestI5I6AReplicaIsKilled(t *testing.T) {
+	quick.Slow(t, "kills replicas under load")
 	seed := testsite.Seed(t)
 	for _, n := range []int{2, 3} {
 		t.Run(fmt.Sprint(n, " servers"), func(t *testing.T) { testReplicas(t, n, seed) })

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Every test, with one summary at the end. ATOLL_SOAK=DURATION lengthens the
-# loops of faults (half a minute at most in an ordinary run). The short tests of
-# real nodes run where root and the machine permit them; ATOLL_REAL_NODES=1 runs
-# all of them or fails, and ATOLL_REAL_NODES=0 leaves them out.
+# The tests, with one summary at the end. ATOLL_SLOW=1 runs the slow ones, too
+# (internal/quick), and builds the services with the race detector, as "make
+# test-all" does. ATOLL_SOAK=DURATION lengthens the loops of faults (20 s at most in
+# an ordinary run). The short tests of real nodes run where root and the
+# machine permit them; ATOLL_REAL_NODES=1 runs all of them or fails, and
+# ATOLL_REAL_NODES=0 leaves them out.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,8 +17,13 @@ make --no-print-directory build
 # With -race the compiler would also check conversions of unsafe pointers, for a sixth of the tests' processor time
 # (docs/decisions/186-tests-check-no-unsafe-pointers.md).
 export RACE='-race -gcflags=all=-d=checkptr=0'
-go build $RACE -trimpath -ldflags=-w -o bin/race/atoll ./cmd/atoll
-export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/race/atoll
+export ATOLL_KUBE_BIN=$PWD/bin/atoll-kube ATOLL_BIN=$PWD/bin/atoll
+# Each service runs with the race detector in the tests of its own package. The processes of whole regions have it with
+# the slow tests only (docs/decisions/190-slow-tests.md).
+if [[ ${ATOLL_SLOW:-} == 1 ]]; then
+	ATOLL_BIN=$PWD/bin/race/atoll
+	go build $RACE -trimpath -ldflags=-w -o "$ATOLL_BIN" ./cmd/atoll
+fi
 # A program with the race detector waits for a second before it ends, in case another goroutine races at that moment. The
 # suite starts some thousand such programs: one for each command of a script.
 export GORACE="${GORACE:-atexit_sleep_ms=10}"

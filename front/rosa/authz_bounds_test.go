@@ -7,11 +7,13 @@ import (
 	"testing"
 
 	"atoll.dev/api/platform"
+	"atoll.dev/internal/quick"
 )
 
 // Statements bound the policies of an account as attachments multiply them, and those that reach one
 // principal, whichever change exceeds a bound.
 func TestStatementsAreBounded(t *testing.T) {
+	quick.Slow(t, "writes policies up to the bounds of an account")
 	a := startAuthorized(t)
 	text := func(statements int) string {
 		return strings.Repeat(`permit (principal, action, resource);`, statements)

@@ -107,6 +107,7 @@ func TestI12AKillAfterTheRenameLeavesTheClustersPlane(t *testing.T) {
 // Runtimes are killed at random instants while they give warm planes to clusters. Each plane is warm or a cluster's
 // then, no process is that of two planes, and each cluster gets its plane from the next runtime.
 func TestI12KillsWhileClustersGetWarmPlanes(t *testing.T) {
+	quick.Slow(t, "kills hosting at each step of many clusters, a minute")
 	quick.LeavesOut(t, "needs control planes")
 	binary, err := planetest.Binary()
 	if err != nil {

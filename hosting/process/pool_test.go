@@ -17,6 +17,7 @@ import (
 // Warm planes end while the machine has little memory or their management cluster little room, and come again. They
 // outlive their runtime, the next one has the same, and one that wants others replaces them.
 func TestThePoolFollowsTheMachineAndItsSettings(t *testing.T) {
+	quick.Slow(t, "starts pools of warm planes of several sizes")
 	quick.LeavesOut(t, "needs control planes")
 	binary, err := planetest.Binary()
 	if err != nil {

@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"atoll.dev/client"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 	"atoll.dev/test/testsite"
 )
@@ -33,6 +34,7 @@ import (
 // replica by SIGTERM. No request fails, each acknowledged change is there afterwards, and a watch ends cleanly and
 // goes on at the other replica.
 func TestAReplicaThatIsStoppedFailsNoRequest(t *testing.T) {
+	quick.Slow(t, "writes through two replicas while each stops")
 	r := localtest.Shared(t)
 	first, second := startPlatform(t, r, "first"), startPlatform(t, r, "second")
 	balancer := startBalancer(t, first, second)

@@ -14,6 +14,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 	"atoll.dev/test/testsite"
 )
@@ -24,7 +25,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 	rng := localtest.Seed(t)
 	r := localtest.Restarted(t)
 	api := r.API()
-	span := testsite.Soak(t, 30*time.Second)
+	span := testsite.Soak(t, 15*time.Second)
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 
@@ -158,6 +159,7 @@ func TestI1I5I6I12KillLoop(t *testing.T) {
 // The agent of a whole region misses 420 changes. In the tests of the packages agent and maestro it misses a thousand,
 // each with the other side of the wire simulated.
 func TestI6AnAgentThatWasAwayConverges(t *testing.T) {
+	quick.Slow(t, "sends an agent of a whole region away, as maestro and agent test it alone")
 	r := localtest.Restarted(t)
 	api := r.API()
 	apply := func(i, n int) {

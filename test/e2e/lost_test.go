@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -11,11 +10,13 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 )
 
 // An operator gives up a management cluster that is cut off.
 func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
+	quick.Slow(t, "recovers a cluster of a lost management cluster, two minutes")
 	r := localtest.New(t, "--backups", "--management-clusters", "2")
 	loseManagementCluster(t, r, func(lost string) {
 		localtest.Eventually(t, 5*time.Minute, func() error {
@@ -28,9 +29,7 @@ func TestI1I9ALostManagementClusterIsGivenUp(t *testing.T) {
 // The policy gives up a management cluster that stays cut off. It waits for five minutes at least, so this test runs on
 // request only.
 func TestI1I9ThePolicyGivesUpALostManagementCluster(t *testing.T) {
-	if os.Getenv("ATOLL_DRILL") == "" {
-		t.Skip("ATOLL_DRILL=1 waits for the policy: ten minutes")
-	}
+	quick.Slow(t, "waits for the policy, ten minutes")
 	r := localtest.New(t, "--backups", "--management-clusters", "4", "--recover-lost-after", "5m")
 	loseManagementCluster(t, r, func(lost string) {
 		begun := time.Now()

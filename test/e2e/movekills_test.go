@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"syscall"
@@ -14,6 +13,7 @@ import (
 
 	"atoll.dev/api/fleet"
 	"atoll.dev/client"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 )
 
@@ -21,9 +21,7 @@ import (
 // acknowledged write is there, and the kubeconfig of before works. A customer writes all the time. It moves a cluster
 // five times and recovers it once, so it runs on request only.
 func TestI1I9I12AMoveSurvivesKills(t *testing.T) {
-	if os.Getenv("ATOLL_DRILL") == "" {
-		t.Skip("ATOLL_DRILL=1 kills processes in each phase of moves: four minutes")
-	}
+	quick.Slow(t, "kills processes in each phase of moves, four minutes")
 	w := newMoveWorld(t)
 	for _, c := range []struct {
 		name    string

@@ -12,6 +12,7 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/backup/region"
 	"atoll.dev/client"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 )
 
@@ -26,9 +27,7 @@ const (
 // on, then with it. Each time everything that was acknowledged is there again within five minutes of the command, at
 // the addresses of before. It starts 20 control planes, so it runs on request only.
 func TestI1ARegionOf20ClustersServesFiveMinutesAfterTheCommand(t *testing.T) {
-	if os.Getenv("ATOLL_DRILL") == "" {
-		t.Skip("ATOLL_DRILL=1 runs the drill of 20 clusters: ten minutes, 6 GB of memory")
-	}
+	quick.Slow(t, "restores a region of 20 clusters twice, ten minutes and 6 GB of memory")
 	r := localtest.New(t, "--backups")
 	d := &drill{r: r, dir: t.TempDir()}
 	for i := range drillClusters {

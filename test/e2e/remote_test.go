@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/work"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane/planetest"
 	"atoll.dev/test/localtest"
 )
@@ -20,6 +21,7 @@ import (
 // A cluster that the region did not create, and whose API it cannot reach, joins by the steps of an
 // operator: register, bootstrap, token, agent.
 func TestARemoteClusterJoins(t *testing.T) {
+	quick.Slow(t, "joins a management cluster to a region of its own")
 	r := localtest.Shared(t)
 	cluster := planetest.Start(t)
 	dir := t.TempDir()

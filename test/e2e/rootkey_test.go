@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"atoll.dev/api/work"
+	"atoll.dev/internal/quick"
 	"atoll.dev/pki"
 	"atoll.dev/test/localtest"
 )
@@ -17,6 +18,7 @@ import (
 // A region whose root's key is elsewhere restarts and enrols. The key comes back for new issuing CAs, and to revoke
 // those before: then every process of the region joins again.
 func TestI7ARegionGoesOnWithoutTheKeyOfItsRoot(t *testing.T) {
+	quick.Slow(t, "runs a region without the key of its root")
 	r := localtest.Restarted(t)
 	rootKey, file := filepath.Join(t.TempDir(), "root.pem"), filepath.Join(r.Home, "pki", "ca.pem")
 	r.Atoll("ca", "offline", "--out", rootKey)

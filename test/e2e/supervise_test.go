@@ -13,6 +13,7 @@ import (
 
 	"atoll.dev/api/platform"
 	"atoll.dev/api/work"
+	"atoll.dev/internal/quick"
 	"atoll.dev/local"
 	"atoll.dev/test/localtest"
 )
@@ -113,6 +114,7 @@ func TestI12TheRegionServesWithoutItsSupervisorAndUpAdoptsIt(t *testing.T) {
 }
 
 func TestI12UpContinuesAfterAKillOfAllProcesses(t *testing.T) {
+	quick.Slow(t, "kills a whole region while it starts")
 	r := localtest.Restarted(t)
 	w, _, err := r.API().ApplyWork(t.Context(), "management-01", localtest.ConfigMapWork("survives",
 		map[string]map[string]string{"survives": {"a": "b"}}))
@@ -176,6 +178,7 @@ func TestATakenPortIsAnErrorThatNamesItsHolder(t *testing.T) {
 
 // An `up` in the foreground runs the region until Ctrl-C.
 func TestCtrlCStopsTheRegion(t *testing.T) {
+	quick.Slow(t, "interrupts a region of its own")
 	r := localtest.Stopped(t)
 	up := localtest.Command(r.Home, "up")
 	out, err := os.CreateTemp(t.TempDir(), "out")

@@ -24,7 +24,7 @@ const (
 	ids      = 12 // of each cluster
 	source   = "faults"
 
-	lightTime = 30 * time.Second
+	lightTime = 15 * time.Second
 	// limit for convergence after the faults: two repetitions a minute apart, and more
 	recoveryTimeout = 3 * time.Minute
 )
@@ -42,7 +42,7 @@ const (
 // the mechanisms that repair losses earlier: acknowledgements, repetitions, an agent's
 // records of deletions, and comparisons after a reconnect.
 //
-// It takes half a minute, or the duration in ATOLL_SOAK; ATOLL_SEED repeats the random
+// The faults go on for 15 s, or for the duration in ATOLL_SOAK; ATOLL_SEED repeats the random
 // choices of a run.
 func TestI6I7I8I12ClustersHoldTheRequestedWorks(t *testing.T) {
 	seed, span := testsite.Seed(t), testsite.Soak(t, lightTime)

@@ -12,12 +12,14 @@ import (
 	"atoll.dev/api/platform"
 	"atoll.dev/client"
 	"atoll.dev/cluster"
+	"atoll.dev/internal/quick"
 	"atoll.dev/test/localtest"
 )
 
 // A cluster of a customer who has chosen nothing gets a warm plane: what the region orders fits what hosting keeps
 // ready. The region shows the plane as the cluster's. Of planes that wait it shows the number, to operators.
 func TestAClusterOfTheRegionGetsAWarmPlane(t *testing.T) {
+	quick.Slow(t, "fills the pool of a region with warm planes")
 	r := localtest.New(t, "--warm-planes", "1")
 	w := &world{t: t, r: r, api: r.API()}
 	hosting := filepath.Join(r.Home, "management", mc, "hosting")
