@@ -17,9 +17,9 @@ import (
 )
 
 // quietCaches is a RESTOptionsGetter that gives the watch caches of another one an [idle.Clock], a storage that is
-// not asked in order to count objects, and a bound of the events that they keep. Each cache has a timer of a second for
-// bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty times a second for them,
-// with this one once.
+// not asked in order to count objects, and a bound of the events that they keep. Each cache has a timer of a second
+// for bookmarks, and a plane has some fifty caches: with upstream's clock an idle plane wakes fifty times a second for
+// them, with this one once.
 type quietCaches struct {
 	generic.RESTOptionsGetter
 	sizes  map[schema.GroupResource]int // 0: the resource has no watch cache
