@@ -30,6 +30,7 @@ const (
 type chain struct {
 	f    *Follower
 	conn *grpc.ClientConn
+	poll *poll // of etcd's revision; nil before the first sample
 	ctx  context.Context
 	stop context.CancelFunc // ends run; the stored objects stay
 
@@ -64,6 +65,7 @@ func (c *chain) run() (err error) {
 		return err
 	}
 	defer c.compress.Close()
+	defer c.closePoll()
 	if c.key, err = envelope.NewDataKey(c.ctx, c.f.o.KMS); err != nil {
 		return err
 	}
@@ -81,18 +83,25 @@ func (c *chain) run() (err error) {
 var errSetBack = errors.New("the clock of this machine was set back")
 
 // takeSample reads etcd's revision. The sample's time is the time before the request.
-func (c *chain) takeSample() (Sample, error) {
-	ctx, cancel := context.WithTimeout(c.ctx, callLimit)
-	defer cancel()
+func (c *chain) takeSample() (s Sample, err error) {
 	at := c.f.readClock()
 	if !at.period.Equal(c.period) {
 		return Sample{}, errSetBack
 	}
-	r, err := pb.NewMaintenanceClient(c.conn).Status(ctx, &pb.StatusRequest{})
-	if err != nil {
-		return Sample{}, err
+	if c.poll == nil {
+		if c.poll, err = startPoll(c.ctx, c.conn); err != nil {
+			return Sample{}, err
+		}
 	}
-	return Sample{Time: at.now, Revision: r.Header.GetRevision()}, nil
+	s = Sample{Time: at.now}
+	s.Revision, err = c.poll.revision()
+	return s, err
+}
+
+func (c *chain) closePoll() {
+	if c.poll != nil {
+		c.poll.close()
+	}
 }
 
 // snapshotLimit bounds a snapshot: etcd's largest quota is 8 GiB, and a plane must not fill the disk of the spool.

@@ -293,7 +293,7 @@ func (f *Follower) recordFailure(err error) {
 
 // keepUpdatingFailing calls updateFailing every 5 seconds, until ctx ends: time alone can make a backup failing.
 func (f *Follower) keepUpdatingFailing(ctx context.Context) {
-	for pause(ctx, 5*time.Second) == nil {
+	for pause(ctx, untilNext(5*time.Second)) == nil {
 		f.updateFailing()
 	}
 }
@@ -336,18 +336,6 @@ func (f *Follower) put(ctx context.Context, name string, object []byte) error {
 		if err := pause(ctx, wait); err != nil {
 			return err
 		}
-	}
-}
-
-// pause waits; the error is that ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
 }
 

@@ -127,7 +127,7 @@ func (c *chain) keepLog() error {
 	defer func() { cancel(); <-w.ended }()
 
 	p := &pendingLog{received: c.last.Revision}
-	tick := time.NewTicker(sampleEvery)
+	tick := time.NewTimer(untilNext(sampleEvery))
 	defer tick.Stop()
 	stored, isComplete := time.Now(), false
 	for {
@@ -147,6 +147,7 @@ func (c *chain) keepLog() error {
 				continue
 			}
 		case <-tick.C:
+			tick.Reset(untilNext(sampleEvery))
 		}
 		w.gate.open()
 		s, err := c.takeSample()

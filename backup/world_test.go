@@ -25,7 +25,7 @@ import (
 	"atoll.dev/envelope"
 )
 
-// fakeEtcd answers the three calls of etcd that a Follower makes. Its snapshot is the last revision, as text.
+// fakeEtcd answers the calls of etcd that a Follower makes. Its snapshot is the last revision, as text.
 type fakeEtcd struct {
 	pb.UnimplementedMaintenanceServer
 	pb.UnimplementedWatchServer
@@ -39,6 +39,7 @@ type fakeEtcd struct {
 	snapshot  func(pb.Maintenance_SnapshotServer) error // answers instead; nil: none
 
 	watchReads atomic.Int64 // of the followers from the connections of their watches
+	polls      atomic.Int64 // requests for the revision
 }
 
 // startEtcd returns an etcd, and a function that connects to it. It ends with stop.
@@ -107,10 +108,6 @@ func (e *fakeEtcd) revision() int64 {
 	return int64(len(e.events))
 }
 
-func (e *fakeEtcd) Status(context.Context, *pb.StatusRequest) (*pb.StatusResponse, error) {
-	return &pb.StatusResponse{Header: &pb.ResponseHeader{Revision: e.revision()}}, nil
-}
-
 func (e *fakeEtcd) Snapshot(_ *pb.SnapshotRequest, s pb.Maintenance_SnapshotServer) error {
 	if e.snapshot != nil {
 		return e.snapshot(s)
@@ -126,12 +123,33 @@ func (e *fakeEtcd) Snapshot(_ *pb.SnapshotRequest, s pb.Maintenance_SnapshotServ
 	return nil
 }
 
+// answerProgress is a watch of a key without changes.
+func (e *fakeEtcd) answerProgress(s pb.Watch_WatchServer) error {
+	if err := s.Send(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: e.revision()}, Created: true}); err != nil {
+		return err
+	}
+	for {
+		if _, err := s.Recv(); err != nil {
+			return err
+		}
+		e.polls.Add(1)
+		err := s.Send(&pb.WatchResponse{Header: &pb.ResponseHeader{Revision: e.revision()}, WatchId: -1})
+		if err != nil {
+			return err
+		}
+	}
+}
+
 func (e *fakeEtcd) Watch(s pb.Watch_WatchServer) error {
 	r, err := s.Recv()
 	if err != nil {
 		return err
 	}
-	next := r.GetCreateRequest().StartRevision
+	create := r.GetCreateRequest()
+	if create.RangeEnd == nil {
+		return e.answerProgress(s)
+	}
+	next := create.StartRevision
 	defer context.AfterFunc(s.Context(), e.cond.Broadcast)()
 	for {
 		e.mu.Lock()

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"time"
 
 	"k8s.io/client-go/dynamic"
@@ -28,7 +29,9 @@ var (
 	size   = flag.Int("size", 2000, "bytes of a written object")
 	data   = flag.Int("data", 50, "MiB of objects that the plane has before")
 	length = flag.Duration("for", time.Minute, "of one turn")
+	settle = flag.Duration("settle", 15*time.Second, "before each turn: a plane stays busy for 10 s after a snapshot")
 	turns  = flag.Int("turns", 3, "without a backup, and as many with one")
+	many   = flag.Int("followers", 1, "that follow the plane at once, in one process; the figures are for each")
 	seed   = flag.Uint64("seed", 1, "of the written values")
 	cpu    = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
 
@@ -72,7 +75,8 @@ type child struct {
 
 // startChild starts a role of this program, and returns when it has printed a line.
 func (b *bench) startChild(role string) (*child, error) {
-	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir, "-cpuprofile", *cpu)}
+	c := &child{cmd: exec.Command(os.Args[0], "-role", role, "-dir", b.dir, "-cpuprofile", *cpu,
+		"-followers", strconv.Itoa(*many))}
 	c.cmd.Stderr = os.Stderr
 	var err error
 	if c.out, err = c.cmd.StdoutPipe(); err != nil {
@@ -129,6 +133,9 @@ func measure(ctx context.Context) error {
 	var without, with, follower time.Duration
 	var begun, now, most, planeWithout, planeWith float64
 	for range *turns {
+		if err := b.settle(ctx); err != nil {
+			return err
+		}
 		used, err := b.turn(ctx, "without")
 		if err != nil {
 			return err
@@ -145,6 +152,9 @@ func measure(ctx context.Context) error {
 			return err
 		}
 		if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
+			return err
+		}
+		if err := b.settle(ctx); err != nil {
 			return err
 		}
 		before, err := bed.ProcessorTime(f.cmd.Process.Pid)
@@ -173,14 +183,15 @@ func measure(ctx context.Context) error {
 	each := func(d time.Duration) float64 { return d.Seconds() * 1000 / (length.Seconds() * float64(*turns)) }
 	figures := map[string]any{
 		"plane_without_ms_per_second": each(without), "plane_with_ms_per_second": each(with),
-		"follower_ms_per_second": each(follower),
-		"follower_percent":       100 * follower.Seconds() / without.Seconds(),
-		"cost_percent":           100 * (with + follower - without).Seconds() / without.Seconds(),
+		"follower_ms_per_second": each(follower) / float64(*many),
+		"follower_percent":       100 * follower.Seconds() / without.Seconds() / float64(*many),
+		"cost_percent":           100 * (with + follower - without).Seconds() / without.Seconds() / float64(*many),
 		"follower_begun_mib":     begun, "follower_now_mib": now, "follower_most_mib": most,
 		"plane_without_mib": planeWithout, "plane_with_mib": planeWith,
 	}
 	report.Percentiles(figures, "write_without", b.latencies["without"])
 	report.Percentiles(figures, "write_with", b.latencies["with"])
 	return report.Line(os.Stdout, "backup", map[string]any{"writes_per_second": *pace, "size": *size, "data_mib": *data,
-		"turn_seconds": length.Seconds(), "turns": *turns, "seed": *seed}, figures)
+		"turn_seconds": length.Seconds(), "settle_seconds": settle.Seconds(), "turns": *turns, "followers": *many,
+		"seed": *seed}, figures)
 }

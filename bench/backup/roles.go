@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime/pprof"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -68,13 +69,28 @@ func follow(ctx context.Context) error {
 		return err
 	}
 	config := plane.Config{Dir: planeDir(*dir)}
-	f := backup.New(backup.Options{
-		Plane: backup.Plane{Namespace: "bench", Name: "bench"}, Store: store, KMS: keys, Spool: *dir,
-		Dial: func(w backup.Wrap) (*grpc.ClientConn, error) { return config.DialStore(w) },
-		Keys: func() (backup.Keys, error) { return backup.ReadKeys(config.Dir) },
-		Log:  slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
+	snapshots := make(chan struct{}, 2)
+	followers := make([]*backup.Follower, *many)
+	for i := range followers {
+		followers[i] = backup.New(backup.Options{
+			Plane: backup.Plane{Namespace: "bench", Name: fmt.Sprintf("bench-%d", i)}, Store: store, KMS: keys, Spool: *dir,
+			Dial:      func(w backup.Wrap) (*grpc.ClientConn, error) { return config.DialStore(w) },
+			Keys:      func() (backup.Keys, error) { return backup.ReadKeys(config.Dir) },
+			Snapshots: snapshots,
+			Log:       slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
+		})
+	}
 	fmt.Println()
+	var running sync.WaitGroup
+	for i, f := range followers {
+		time.Sleep(time.Duration(i) * 137 * time.Millisecond % time.Second) // planes start at different moments
+		running.Go(func() { f.Run(ctx) })
+	}
+	for _, f := range followers {
+		for f.State().Stored.IsZero() && ctx.Err() == nil {
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
 	if *cpu != "" {
 		file, err := os.Create(*cpu)
 		if err != nil {
@@ -86,15 +102,7 @@ func follow(ctx context.Context) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f.Run(ctx)
-	}()
-	for f.State().Stored.IsZero() && ctx.Err() == nil {
-		time.Sleep(10 * time.Millisecond)
-	}
 	fmt.Println()
-	<-done
+	running.Wait()
 	return nil
 }

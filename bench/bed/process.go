@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"atoll.dev/internal/postgres"
 )
 
@@ -81,15 +83,26 @@ func ProcessorTime(pid int) (time.Duration, error) {
 	if err != nil {
 		return 0, err
 	}
-	used := ticksOf(fields[11:15])
+	used := ownTime(pid, fields) + ticksOf(fields[13:15])
 	all, _ := filepath.Glob("/proc/[0-9]*")
 	for _, dir := range all {
 		child, _ := strconv.Atoi(filepath.Base(dir))
 		if fields, err := processFields(child); err == nil && fields[1] == strconv.Itoa(pid) {
-			used += ticksOf(fields[11:13])
+			used += ownTime(child, fields)
 		}
 	}
 	return used, nil
+}
+
+// ownTime returns the processor time that a process has used itself. The clock of the process has nanoseconds;
+// /proc/PID/stat, whose fields serve where the clock cannot be read, has ticks of 10 ms.
+func ownTime(pid int, fields []string) time.Duration {
+	const scheduled = 2 // CPUCLOCK_SCHED
+	var at unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduled), &at); err != nil {
+		return ticksOf(fields[11:13])
+	}
+	return time.Duration(at.Nano())
 }
 
 // processFields returns the fields of /proc/PID/stat that follow the name: state, parent and so on.
