@@ -69,16 +69,7 @@ func (b *bench) write(ctx context.Context, size int) error {
 }
 
 // settle waits until what came before the turn has no more effect on the plane.
-func (b *bench) settle(ctx context.Context) error {
-	timer := time.NewTimer(*settle)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
+func (b *bench) settle(ctx context.Context) error { return bed.Pause(ctx, *settle) }
 
 // turn writes at the pace for the length of a turn, and returns the processor time that the plane has used meanwhile.
 func (b *bench) turn(ctx context.Context, kind string) (time.Duration, error) {

@@ -127,3 +127,15 @@ func ticksOf(fields []string) (sum time.Duration) {
 	}
 	return sum
 }
+
+// Pause waits; the error is that ctx has ended.
+func Pause(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}

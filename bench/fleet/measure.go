@@ -11,7 +11,7 @@ import (
 
 // measureIdle measures memory and processor time while nothing is changed. Agents send heartbeats and digests.
 func (f *fleet) measureIdle(ctx context.Context) error {
-	if err := pause(ctx, *settle); err != nil {
+	if err := bed.Pause(ctx, *settle); err != nil {
 		return err
 	}
 	parts := map[string]bed.Process{"server": f.bed.Server, "postgres": f.bed.Database, "broker": f.bed.Broker}
@@ -23,7 +23,7 @@ func (f *fleet) measureIdle(ctx context.Context) error {
 		}
 	}
 	begun := time.Now()
-	if err := pause(ctx, *atRest); err != nil {
+	if err := bed.Pause(ctx, *atRest); err != nil {
 		return err
 	}
 	figures := map[string]any{"seconds": seconds(begun)}
@@ -50,17 +50,6 @@ func (f *fleet) addMemory(figures map[string]any) error {
 		figures[name+"_resident_mib"], figures[name+"_resident_max_mib"] = now, most
 	}
 	return nil
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }
 
 // kill kills a process while works are being changed, changes statuses while the process is away, starts it again, and
@@ -90,7 +79,7 @@ func (f *fleet) kill(ctx context.Context, name string, p bed.Process) error {
 	for _, a := range f.agents {
 		a.changeStatuses(indexes, fmt.Sprint("phase ", f.phases))
 	}
-	if err := pause(ctx, *outage); err != nil {
+	if err := bed.Pause(ctx, *outage); err != nil {
 		return err
 	}
 	begun := time.Now()
