@@ -249,7 +249,7 @@ func (r *reader) readChunk(ctx context.Context, opened openedBefore, sql string,
 			}
 			returned++
 			size += len(found.spec) + len(found.status) + len(found.detail) + len(found.head) + len(found.wire) +
-				3*len(found.sealed) + 200
+				3*len(found.sealed) + len(found.observed) + 200
 			doc, err := found.document(r.s)
 			if err != nil {
 				return err
