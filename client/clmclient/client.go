@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"atoll.dev/api/clm"
@@ -105,6 +106,9 @@ type Resource struct {
 	clm.Resource
 	JSON json.RawMessage
 	ETag string // empty in lists and watches
+	// Derived has what callers have computed from the resource, by keys of their own types. It is nil unless a Recent
+	// keeps the resource. It is gone when the resource changes.
+	Derived *sync.Map
 }
 
 // MarshalJSON returns the JSON of the answer.
@@ -267,8 +271,12 @@ func (c *Client) Get(ctx context.Context, from Collection, id, fields string) (R
 
 // GetWithStatuses returns one resource with the reports of its adapters in Resource.Statuses.
 func (c *Client) GetWithStatuses(ctx context.Context, from Collection, id string) (Resource, error) {
-	return c.doResource(ctx, remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{
-		"statuses": {"true"}}})
+	return c.doResource(ctx, requestWithStatuses(from, id))
+}
+
+// requestWithStatuses returns the request for a resource with its reports.
+func requestWithStatuses(from Collection, id string) remote.Request {
+	return remote.Request{Method: http.MethodGet, Path: from.path(id), Query: url.Values{"statuses": {"true"}}}
 }
 
 // Named returns the only resource with a name. The error has status 404 when there is none, and 409
@@ -307,7 +315,12 @@ func (c *Client) doResource(ctx context.Context, r remote.Request) (Resource, er
 	if err != nil {
 		return Resource{}, err
 	}
-	res, err := ResourceOf(doc.JSON)
-	res.ETag = doc.ETag
-	return res, err
+	return resourceOf(doc)
+}
+
+// resourceOf reads the resource of an answer.
+func resourceOf(doc remote.Document) (Resource, error) {
+	r, err := ResourceOf(doc.JSON)
+	r.ETag = doc.ETag
+	return r, err
 }

@@ -20,6 +20,12 @@ func WithTenant(ctx context.Context, account cluster.Account) context.Context {
 	return context.WithValue(ctx, tenantKey{}, account)
 }
 
+// tenantOf returns the account of WithTenant, "" if ctx has none.
+func tenantOf(ctx context.Context) cluster.Account {
+	account, _ := ctx.Value(tenantKey{}).(cluster.Account)
+	return account
+}
+
 // setTenant sets the header of the tenant that a request's context has.
 func setTenant(r *http.Request) error {
 	tenant := r.Context().Value(tenantKey{})

@@ -25,6 +25,9 @@ import (
 type Document struct {
 	JSON []byte
 	ETag string
+	// NotModified: the service answered 304, because the document has the ETag of the request's If-None-Match. JSON is
+	// empty.
+	NotModified bool
 }
 
 // Service sends HTTP requests to one service, within time limits and with retries.
@@ -116,15 +119,15 @@ func (c *Service) Do(ctx context.Context, r Request) (Document, http.Header, err
 			return fmt.Errorf("%s sent more than %d bytes", c.Name, maxAnswer)
 		}
 		header = resp.Header
-		doc = Document{JSON: buf.Bytes(), ETag: header.Get("Etag")}
+		doc = Document{JSON: buf.Bytes(), ETag: header.Get("Etag"), NotModified: resp.StatusCode == http.StatusNotModified}
 		return nil
 	})
 	return doc, header, err
 }
 
-// Open makes one attempt and returns an answer with a status of 2xx; any other is an *Error. wait
-// bounds the time until the answer begins. The caller closes the body; reading a body that is no
-// stream fails at a time limit.
+// Open makes one attempt and returns an answer with a status of 2xx, or of 304 to a request with If-None-Match; any
+// other is an *Error. wait bounds the time until the answer begins. The caller closes the body; reading a body that is
+// no stream fails at a time limit.
 func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*http.Response, error) {
 	u := *c.base
 	u.RawQuery = r.Query.Encode()
@@ -165,7 +168,8 @@ func (c *Service) Open(ctx context.Context, r Request, wait time.Duration) (*htt
 		limit.Stop()
 	}
 	resp.Body = &limitedBody{resp.Body, func() { limit.Stop(); cancel(nil) }}
-	if resp.StatusCode < 200 || resp.StatusCode > 299 {
+	isUnmodified := resp.StatusCode == http.StatusNotModified && r.Header.Get("If-None-Match") != ""
+	if (resp.StatusCode < 200 || resp.StatusCode > 299) && !isUnmodified {
 		defer resp.Body.Close()
 		body, _ := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 		return nil, errorOf(c.Name, resp.StatusCode, resp.Header, body)

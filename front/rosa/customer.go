@@ -28,6 +28,7 @@ import (
 // privileged accounts as well.
 type customerAPI struct {
 	clm       *clmclient.Client // nil: the region has none
+	recent    *clmclient.Recent // reads clusters and node pools that are shown
 	releases  *release.Cache
 	patience  time.Duration // for a credential to be signed
 	placement Placement
@@ -48,8 +49,8 @@ const (
 const defaultPatience = 15 * time.Second
 
 func newCustomerAPI(clm *clmclient.Client) *customerAPI {
-	return &customerAPI{clm: clm, releases: release.NewCache(clm), patience: defaultPatience,
-		credentialLifetime: cluster.MaxCredentialLifetime}
+	return &customerAPI{clm: clm, recent: clmclient.NewRecent(clm, recentLimit), releases: release.NewCache(clm),
+		patience: defaultPatience, credentialLifetime: cluster.MaxCredentialLifetime}
 }
 
 // visibility returns whether a caller may read placements. Privileged accounts are

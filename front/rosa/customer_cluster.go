@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"time"
 	"unicode/utf8"
 
 	"atoll.dev/access"
@@ -13,6 +14,7 @@ import (
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
+	"atoll.dev/cluster/progress"
 	"atoll.dev/front/rosa/request"
 	"atoll.dev/internal/jsonvalue"
 	"atoll.dev/internal/rest"
@@ -21,15 +23,21 @@ import (
 // projectLabel is the label of a cluster's resource that stores target_project_id.
 const projectLabel = "target_project_id"
 
-// toCluster gives a resource, read with its reports, the shape of the wire.
+// toCluster gives a resource, read with its reports, the shape of the wire for this caller.
 func (c *exchange) toCluster(r clmclient.Resource) (platform.Cluster, error) {
+	return toCluster(r, c.visibility, time.Now())
+}
+
+// toCluster gives a resource, read with its reports, the shape of the wire. The result must depend on nothing else than
+// the parameters, because clusterBody keeps it.
+func toCluster(r clmclient.Resource, visibility progress.Visibility, now time.Time) (platform.Cluster, error) {
 	shown := platform.Cluster{
 		ID: r.ID, Name: r.Name, TargetProjectID: r.Labels[projectLabel],
 		CreatedBy: r.CreatedBy, Account: r.Tenancy["account"],
 		Generation: int64(r.Generation), ResourceVersion: fmt.Sprint(r.Version),
 		CreatedAt: r.CreatedTime, UpdatedAt: r.UpdatedTime, DeletedAt: r.DeletedTime,
 	}
-	shown.Status, shown.PlacementRef = clusterStatus(r.Resource, c.visibility)
+	shown.Status, shown.PlacementRef = clusterStatus(r.Resource, visibility, now)
 	var err error
 	if shown.Spec, err = jsonvalue.DecodeAs[platform.ClusterSpec](r.Spec); err != nil {
 		return shown, fmt.Errorf("reading the spec of cluster %s: %w", r.ID, err)
@@ -43,7 +51,11 @@ func (h *customerAPI) showCluster(c *exchange, status int, id cluster.ID) error 
 	if err != nil {
 		return err
 	}
-	return show(c, status, r, c.toCluster)
+	body, err := clusterBody(r, c.visibility, time.Now())
+	if err != nil {
+		return err
+	}
+	return c.write(status, r.ETag, body)
 }
 
 func (h *customerAPI) createCluster(c *exchange) error {
@@ -287,7 +299,7 @@ func (h *customerAPI) clusterStatuses(c *exchange) error {
 	if err != nil {
 		return err
 	}
-	status, _ := clusterStatus(r.Resource, c.visibility)
+	status, _ := clusterStatus(r.Resource, c.visibility, time.Now())
 	return c.write(http.StatusOK, r.ETag, platform.ClusterStatuses{ClusterID: string(id), Status: status,
 		ControllerStatuses: controllerStatuses(id, "", r.Statuses, c.visibility)})
 }

@@ -14,12 +14,13 @@ import (
 
 // clusterStatus gives the status of a cluster the shape of the wire. The
 // placement is nil while there is none, and when the caller may not read it.
-func clusterStatus(r clm.Resource, visibility progress.Visibility) (platform.ClusterStatus, *platform.PlacementRef) {
+func clusterStatus(r clm.Resource, visibility progress.Visibility, now time.Time) (platform.ClusterStatus,
+	*platform.PlacementRef) {
 	s := progress.OfCluster(r, visibility)
 	shown := platform.ClusterStatus{
 		Phase: platform.ClusterPhase(s.Phase), Reason: s.Reason, Message: s.Message,
 		ObservedGeneration: s.ObservedGeneration, Conditions: resourceConditions(s.Conditions),
-		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version, Upgrade: toUpgrade(s.Upgrade, time.Now()),
+		LastUpdateTime: s.LastUpdate, Power: s.Power, Version: s.Version, Upgrade: toUpgrade(s.Upgrade, now),
 	}
 	if e := s.Endpoint; e != nil {
 		shown.ControlPlaneEndpoint = &platform.Endpoint{Host: e.Host, Port: e.Port}

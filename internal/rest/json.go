@@ -246,19 +246,27 @@ func writeJSON(w http.ResponseWriter, status int, contentType string, v any) err
 	case []byte:
 		body = v
 	default:
-		var buf bytes.Buffer
-		enc := json.NewEncoder(&buf)
-		enc.SetEscapeHTML(false)
-		if err := enc.Encode(v); err != nil {
-			return fmt.Errorf("rendering an answer: %w", err)
+		var err error
+		if body, err = MarshalJSON(v); err != nil {
+			return err
 		}
-		body = buf.Bytes()
 	}
 	writeHeaders(w, status, contentType, len(body))
 	if _, err := w.Write(body); err != nil && !errors.Is(err, http.ErrBodyNotAllowed) {
 		return fmt.Errorf("writing an answer: %w", err)
 	}
 	return nil
+}
+
+// MarshalJSON returns the body with which WriteJSON answers.
+func MarshalJSON(v any) (json.RawMessage, error) {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, fmt.Errorf("rendering an answer: %w", err)
+	}
+	return buf.Bytes(), nil
 }
 
 // WriteJSONParts answers with the JSON text that the parts make together. It copies them through a small buffer, so a
