@@ -98,7 +98,7 @@ func TestTheStateOfTheGatewayAfterTheBodyDecides(t *testing.T) {
 	identify := func(change func()) (Identity, error) {
 		r := gatewayRequest(t, "POST", "https://api.example.com/x", "{}")
 		r.Body = &changingBody{strings.NewReader("{}"), change}
-		id, _, err := (&Ways{Signatures: testVerifier(), Gateway: g}).Identify(r)
+		id, _, err := (&CombinedIdentifier{Signatures: testVerifier(), Gateway: g}).Identify(r)
 		return id, err
 	}
 	if id, err := identify(func() {}); err != nil || !id.Privileged {

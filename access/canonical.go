@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// message has the parts of a request that are signed, as they were sent.
+// message has the parts of a request that can be signed, as they were sent.
 type message struct {
 	method           string
 	host             string
@@ -23,11 +23,11 @@ type message struct {
 	transferEncoding []string
 }
 
-// messageOf takes the signed parts of a request. ok is false when the request's
+// messageOf returns the parts of a request that can be signed. ok is false when the request's
 // target is not a path with an optional query, such as * or a whole URL.
 func messageOf(r *http.Request) (m message, ok bool) {
 	target := r.RequestURI
-	if target == "" { // a request that did not come over a wire, as in tests
+	if target == "" { // the request did not come from a server, as in tests
 		target = r.URL.RequestURI()
 	}
 	if !strings.HasPrefix(target, "/") {
@@ -60,12 +60,13 @@ func (m message) headerValue(name string) (string, bool) {
 	}
 	trimmed := make([]string, len(values))
 	for i, v := range values {
-		trimmed[i] = singleSpaces(strings.Trim(v, " \t"))
+		trimmed[i] = joinSpaces(strings.Trim(v, " \t"))
 	}
 	return strings.Join(trimmed, ","), true
 }
 
-func singleSpaces(s string) string {
+// joinSpaces replaces each run of spaces by one space.
+func joinSpaces(s string) string {
 	for strings.Contains(s, "  ") {
 		s = strings.ReplaceAll(s, "  ", " ")
 	}
@@ -87,7 +88,7 @@ func singleSpaces(s string) string {
 // the same parameters, and a path as sent is accepted only without %25. A path
 // with %25 would be ambiguous: curl's signature of /a%252Fb, the name "a%2Fb",
 // could be sent again with /a%2Fb, the name "a/b".
-func canonicalRequests(m message, c *claim, payloadHash string) []string {
+func canonicalRequests(m message, c *signatureClaim, payloadHash string) []string {
 	paths := []string{encodePath(m.path)}
 	if !strings.Contains(m.path, "%25") {
 		paths = append(paths, m.path)
@@ -136,7 +137,8 @@ func queryPairs(raw string) iter.Seq2[string, string] {
 	}
 }
 
-func unescapeQuery(s string) (string, bool) {
+// unescapeQuery decodes a name or a value of a query; ok is false when it is malformed.
+func unescapeQuery(s string) (decoded string, ok bool) {
 	u, err := url.QueryUnescape(s)
 	return u, err == nil
 }
@@ -185,7 +187,7 @@ func joinParams(params []param) string {
 	return b.String()
 }
 
-// withoutSignature removes X-Amz-Signature from a query: a signature does not cover
+// withoutSignature returns a query without X-Amz-Signature: a signature does not cover
 // itself.
 func withoutSignature(raw string) string {
 	var kept []string
@@ -201,22 +203,23 @@ func withoutSignature(raw string) string {
 
 const upperHex = "0123456789ABCDEF"
 
-func unreserved(c byte) bool {
+func isUnreserved(c byte) bool {
 	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '.' || c == '_' ||
 		c == '~'
 }
 
 // encode encodes a text by AWS's URI encoding.
-func encode(s string) string { return encodeBut(s, 0) }
+func encode(s string) string { return encodeExcept(s, 0) }
 
 // encodePath encodes all bytes but slashes.
-func encodePath(s string) string { return encodeBut(s, '/') }
+func encodePath(s string) string { return encodeExcept(s, '/') }
 
-func encodeBut(s string, kept byte) string {
+// encodeExcept encodes a text by AWS's URI encoding, but not the byte kept; 0 for none.
+func encodeExcept(s string, kept byte) string {
 	var b strings.Builder
 	for i := range len(s) {
 		c := s[i]
-		if unreserved(c) || c == kept && kept != 0 {
+		if isUnreserved(c) || c == kept && kept != 0 {
 			b.WriteByte(c)
 			continue
 		}
@@ -225,21 +228,21 @@ func encodeBut(s string, kept byte) string {
 	return b.String()
 }
 
-// signingKey derives the key for a scope from a secret.
-func signingKey(secret string, s scope) []byte {
-	k := mac([]byte("AWS4"+secret), s.date)
-	k = mac(k, s.region)
-	k = mac(k, s.service)
-	return mac(k, s.terminator)
+// deriveSigningKey derives the key for a scope from a secret.
+func deriveSigningKey(secret string, s scope) []byte {
+	k := hmacSHA256([]byte("AWS4"+secret), s.date)
+	k = hmacSHA256(k, s.region)
+	k = hmacSHA256(k, s.service)
+	return hmacSHA256(k, s.terminator)
 }
 
-// signature computes the signature of a canonical request.
-func signature(key []byte, c *claim, canonicalRequest string) []byte {
+// computeSignature computes the signature of a canonical request.
+func computeSignature(key []byte, c *signatureClaim, canonicalRequest string) []byte {
 	sum := sha256.Sum256([]byte(canonicalRequest))
-	return mac(key, algorithm+"\n"+c.date.Format(timeFormat)+"\n"+c.scope.String()+"\n"+hex.EncodeToString(sum[:]))
+	return hmacSHA256(key, algorithm+"\n"+c.date.Format(timeFormat)+"\n"+c.scope.String()+"\n"+hex.EncodeToString(sum[:]))
 }
 
-func mac(key []byte, data string) []byte {
+func hmacSHA256(key []byte, data string) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(data))
 	return h.Sum(nil)

@@ -26,9 +26,8 @@ const (
 	maxExpiry = 7 * 24 * time.Hour
 )
 
-// claim has the statements of a request about its own signature. They are not
-// verified.
-type claim struct {
+// signatureClaim has the statements of a request about its own signature, which are not verified.
+type signatureClaim struct {
 	presigned bool
 
 	keyID string
@@ -52,9 +51,9 @@ func (s scope) String() string {
 	return s.date + "/" + s.region + "/" + s.service + "/" + s.terminator
 }
 
-// parseClaim reads the signature of a request from its Authorization header or
-// its query, whichever it has.
-func parseClaim(h http.Header, rawQuery string) (*claim, error) {
+// parseClaim reads the claim of a request from its Authorization header or from its
+// query, whichever has a signature.
+func parseClaim(h http.Header, rawQuery string) (*signatureClaim, error) {
 	params, err := signatureParams(rawQuery)
 	if err != nil {
 		return nil, err
@@ -78,7 +77,7 @@ func parseClaim(h http.Header, rawQuery string) (*claim, error) {
 // parseHeaderClaim reads
 //
 //	AWS4-HMAC-SHA256 Credential=ID/DATE/REGION/SERVICE/aws4_request, SignedHeaders=a;b, Signature=HEX
-func parseHeaderClaim(h http.Header, value string) (*claim, error) {
+func parseHeaderClaim(h http.Header, value string) (*signatureClaim, error) {
 	scheme, rest, _ := strings.Cut(value, " ")
 	if scheme != algorithm {
 		return nil, refuse(UnsupportedAlgorithm, "the Authorization header has the scheme %s; only %s is accepted",
@@ -101,7 +100,7 @@ func parseHeaderClaim(h http.Header, value string) (*claim, error) {
 				"the Authorization header lacks %s; send Credential, SignedHeaders and Signature", name)
 		}
 	}
-	c := &claim{}
+	c := &signatureClaim{}
 	if err := c.parseParts(parts["Credential"], parts["SignedHeaders"], parts["Signature"]); err != nil {
 		return nil, err
 	}
@@ -165,7 +164,7 @@ func signatureParams(rawQuery string) (map[string]string, error) {
 	return found, nil
 }
 
-func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
+func parseQueryClaim(h http.Header, params map[string]string) (*signatureClaim, error) {
 	for _, name := range []string{paramAlgorithm, paramCredential, paramDate, paramSignedHeaders, paramSignature} {
 		if params[name] == "" {
 			return nil, refuse(IncompleteSignature, "the presigned request lacks the query parameter %s", name)
@@ -174,7 +173,7 @@ func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
 	if a := params[paramAlgorithm]; a != algorithm {
 		return nil, refuse(UnsupportedAlgorithm, "X-Amz-Algorithm is %s; only %s is accepted", quoted(a), algorithm)
 	}
-	c := &claim{presigned: true, expires: skew}
+	c := &signatureClaim{presigned: true, expires: skew}
 	if err := c.parseParts(params[paramCredential], params[paramSignedHeaders], params[paramSignature]); err != nil {
 		return nil, err
 	}
@@ -202,7 +201,7 @@ func parseQueryClaim(h http.Header, params map[string]string) (*claim, error) {
 }
 
 // parseParts reads the three parts that both forms have.
-func (c *claim) parseParts(credential, signedHeaders, signature string) error {
+func (c *signatureClaim) parseParts(credential, signedHeaders, signature string) error {
 	parts := strings.Split(credential, "/")
 	if len(parts) != 5 || slices.Contains(parts, "") {
 		return refuse(IncompleteSignature, "the credential is not KEYID/DATE/REGION/SERVICE/%s", terminator)
@@ -238,7 +237,7 @@ func isHeaderName(s string) bool {
 	return s != ""
 }
 
-func (c *claim) setDate(s string) error {
+func (c *signatureClaim) setDate(s string) error {
 	t, err := time.Parse(timeFormat, s)
 	if err != nil || t.Format(timeFormat) != s {
 		return refuse(InvalidDate, "the X-Amz-Date %s is not of the form 20150830T123600Z", quoted(s))
@@ -253,7 +252,7 @@ const (
 	streamingPrefix = "STREAMING-"
 )
 
-func (c *claim) setPayloadHash(values []string) error {
+func (c *signatureClaim) setPayloadHash(values []string) error {
 	switch {
 	case len(values) == 0:
 		return nil
@@ -274,7 +273,7 @@ func (c *claim) setPayloadHash(values []string) error {
 }
 
 // checkScope refuses a credential scope of another service, region or date.
-func (c *claim) checkScope(region string) error {
+func (c *signatureClaim) checkScope(region string) error {
 	day := c.date.Format(dateFormat)
 	switch {
 	case c.scope.terminator != terminator:
@@ -294,7 +293,7 @@ func (c *claim) checkScope(region string) error {
 }
 
 // checkTime refuses a signature that is not valid yet, or no longer.
-func (c *claim) checkTime(now time.Time, method string) error {
+func (c *signatureClaim) checkTime(now time.Time, method string) error {
 	now = now.UTC()
 	ahead := skew
 	if isMutation(method) {
@@ -315,7 +314,7 @@ func (c *claim) checkTime(now time.Time, method string) error {
 }
 
 // validUntil returns the last moment at which the signature is accepted.
-func (c *claim) validUntil() time.Time {
+func (c *signatureClaim) validUntil() time.Time {
 	if c.presigned {
 		return c.date.Add(c.expires)
 	}
@@ -324,7 +323,7 @@ func (c *claim) validUntil() time.Time {
 
 // checkPresigned refuses a presigned request that is valid too long, or has a method
 // that presigned requests may not have.
-func (v *Verifier) checkPresigned(c *claim, method string) error {
+func (v *Verifier) checkPresigned(c *signatureClaim, method string) error {
 	if !c.presigned {
 		return nil
 	}
@@ -344,7 +343,7 @@ func (v *Verifier) checkPresigned(c *claim, method string) error {
 }
 
 // checkHeaders refuses a signature that lacks a header which must be signed.
-func (c *claim) checkHeaders(m message) error {
+func (c *signatureClaim) checkHeaders(m message) error {
 	if !slices.Contains(c.signedHeaders, "host") {
 		return refuse(UnsignedHeader, "the header host is not signed; add it to SignedHeaders")
 	}
@@ -363,7 +362,7 @@ func (c *claim) checkHeaders(m message) error {
 // missingHeader returns a header that SignedHeaders names and the request lacks. A
 // signer gives such a header the value of an empty one: curl -H 'Accept:' signs accept
 // and does not send it. So a missing header is an error only if the signature is wrong.
-func (c *claim) missingHeader(m message) (string, bool) {
+func (c *signatureClaim) missingHeader(m message) (string, bool) {
 	for _, n := range c.signedHeaders {
 		if _, ok := m.headerValue(n); !ok {
 			return n, true

@@ -27,7 +27,7 @@ func TestFailedSettlementsAreCountedAndLoggedOnceAMinute(t *testing.T) {
 		if err := l.take(http.Header{}, account, Writes); err != nil {
 			t.Fatal(err)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+30*time.Second+settlePeriod/2)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute+30*time.Second+exchangePeriod/2)
 		defer cancel()
 		if err := l.Run(ctx, failingLedger{}, failures); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Run: %v", err)

@@ -113,8 +113,8 @@ func ask(t *testing.T, server *httptest.Server, r *http.Request) answerOf {
 func TestOnlyTheGatewaysHeadersProveAnIdentity(t *testing.T) {
 	now := time.Now()
 	signatures := &Verifier{Region: testRegion, Keys: testKeys(), Now: func() time.Time { return now }}
-	withGateway := startFront(t, &Ways{Signatures: signatures, Gateway: newTestGateway(t)})
-	without := startFront(t, &Ways{Signatures: signatures})
+	withGateway := startFront(t, &CombinedIdentifier{Signatures: signatures, Gateway: newTestGateway(t)})
+	without := startFront(t, &CombinedIdentifier{Signatures: signatures})
 	set := func(name string, values ...string) func(*http.Request) {
 		return func(r *http.Request) { r.Header[name] = values } // as spelled
 	}
@@ -198,7 +198,7 @@ func TestOnlyTheGatewaysHeadersProveAnIdentity(t *testing.T) {
 
 // The body of a request through the gateway arrives, and a mutation has no signature to use up.
 func TestAMutationThroughTheGatewayHasItsBody(t *testing.T) {
-	server := startFront(t, &Ways{Signatures: testVerifier(), Gateway: newTestGateway(t)})
+	server := startFront(t, &CombinedIdentifier{Signatures: testVerifier(), Gateway: newTestGateway(t)})
 	r, err := http.NewRequestWithContext(t.Context(), "POST", server.URL+"/api/v0/x", strings.NewReader("{}"))
 	if err != nil {
 		t.Fatal(err)

@@ -28,7 +28,7 @@ func (k *KeyStore) setDisabled(ctx context.Context, accessKeyID string, change f
 	}
 	var doc store.Document
 	err := k.store.Tx(ctx, func(tx *store.Tx) error {
-		spec, err := k.hold(ctx, tx, accessKeyID)
+		spec, err := k.lockKeyPair(ctx, tx, accessKeyID)
 		if err != nil {
 			return err
 		}
@@ -53,17 +53,18 @@ func (k *KeyStore) setDisabled(ctx context.Context, accessKeyID string, change f
 	return toKeyPair(doc)
 }
 
-// hold returns the spec of a key pair, and makes other changes of its principal's keys wait.
-func (k *KeyStore) hold(ctx context.Context, tx *store.Tx, accessKeyID string) (keyPairSpec, error) {
+// lockKeyPair returns the spec of a key pair. Other changes of the keys of its principal wait until the transaction
+// ends.
+func (k *KeyStore) lockKeyPair(ctx context.Context, tx *store.Tx, accessKeyID string) (keyPairSpec, error) {
 	var spec keyPairSpec
 	d, err := tx.Get(ctx, KindKeyPair, accessKeyID)
 	if err == nil {
 		err = json.Unmarshal(d.Spec, &spec)
 	}
 	if err == nil {
-		err = holdPrincipal(ctx, tx, spec.Principal)
+		err = lockPrincipal(ctx, tx, spec.Principal)
 	}
-	if err == nil { // it may have changed before this transaction held the principal
+	if err == nil { // it may have changed before this transaction locked the principal
 		d, err = tx.GetForUpdate(ctx, KindKeyPair, accessKeyID)
 	}
 	if err == nil {

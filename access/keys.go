@@ -225,7 +225,7 @@ func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec)
 	}
 	var doc store.Document
 	err = k.store.Tx(ctx, func(tx *store.Tx) error {
-		if err := holdPrincipal(ctx, tx, spec.Principal); err != nil {
+		if err := lockPrincipal(ctx, tx, spec.Principal); err != nil {
 			return err
 		}
 		var err error
@@ -243,9 +243,9 @@ func (k *KeyStore) put(ctx context.Context, id, secret string, spec keyPairSpec)
 	return toKeyPair(doc)
 }
 
-// holdPrincipal makes other changes of the keys of a principal, or of the sessions of its role, wait until
+// lockPrincipal makes other changes of the keys of a principal, or of the sessions of its role, wait until
 // the transaction ends.
-func holdPrincipal(ctx context.Context, tx *store.Tx, principal policy.Principal) error {
+func lockPrincipal(ctx context.Context, tx *store.Tx, principal policy.Principal) error {
 	_, err := tx.Exec(ctx, `select pg_advisory_xact_lock(hashtextextended($1, 0))`, "keys of "+holderOf(principal))
 	return err
 }

@@ -20,11 +20,11 @@ create unlogged table rate_bucket (
 	at timestamptz not null
 );`
 
-// settleSQL takes spent tokens from the shared buckets. A new bucket is full before. The
-// debt of a bucket is at most its size.
-const settleSQL = `with spending as (
+// deductSQL takes spent tokens from the shared buckets. A new bucket is full before that. The debt of a bucket is
+// at most its size.
+const deductSQL = `with spending as (
 		select * from unnest($1::text[], $2::float8[], $3::float8[], $4::float8[]) as s (key, spent, rate, burst)),
-	settled as (
+	deducted as (
 		insert into rate_bucket as b (key, tokens, rate, burst, at)
 		select key, burst - spent, rate, burst, now() from spending order by key
 		on conflict (key) do update set
@@ -33,10 +33,10 @@ const settleSQL = `with spending as (
 				- (excluded.burst - excluded.tokens)),
 			rate = excluded.rate, burst = excluded.burst, at = greatest(now(), b.at)
 		returning key, tokens)
-	select array_agg(key order by key), array_agg(tokens order by key) from settled`
+	select array_agg(key order by key), array_agg(tokens order by key) from deducted`
 
-// settleTimeout bounds one settlement; the local buckets go on meanwhile.
-const settleTimeout = 2 * time.Second
+// deductTimeout bounds one call of Deduct. The local buckets limit requests meanwhile.
+const deductTimeout = 2 * time.Second
 
 // SharedBuckets implements Ledger by a table of the platform database.
 type SharedBuckets struct{ store *store.Store }
@@ -47,27 +47,27 @@ var _ Ledger = SharedBuckets{}
 // Migrations.
 func NewSharedBuckets(s *store.Store) SharedBuckets { return SharedBuckets{s} }
 
-// Settle implements Ledger.
-func (s SharedBuckets) Settle(ctx context.Context, spent []Spending) (map[string]float64, error) {
-	ctx, cancel := context.WithTimeout(ctx, settleTimeout)
+// Deduct implements Ledger.
+func (s SharedBuckets) Deduct(ctx context.Context, spent []Spending) (map[string]float64, error) {
+	ctx, cancel := context.WithTimeout(ctx, deductTimeout)
 	defer cancel()
 	spent = slices.SortedFunc(slices.Values(spent), func(a, b Spending) int { return cmp.Compare(a.Key, b.Key) })
 	var keys []string
 	var taken, rates, bursts []float64
-	for _, of := range spent {
-		keys, taken = append(keys, of.Key), append(taken, of.Spent)
-		rates, bursts = append(rates, of.Rate.PerSecond), append(bursts, of.Rate.Burst)
+	for _, spending := range spent {
+		keys, taken = append(keys, spending.Key), append(taken, spending.Spent)
+		rates, bursts = append(rates, spending.Rate.PerSecond), append(bursts, spending.Rate.Burst)
 	}
-	var settled []string
+	var found []string
 	var tokens []float64
 	err := s.store.Tx(ctx, func(tx *store.Tx) error {
-		return tx.QueryRow(ctx, settleSQL, keys, taken, rates, bursts).Scan(&settled, &tokens)
+		return tx.QueryRow(ctx, deductSQL, keys, taken, rates, bursts).Scan(&found, &tokens)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("settling rates: %w", err)
+		return nil, fmt.Errorf("deducting tokens from the shared buckets: %w", err)
 	}
-	left := make(map[string]float64, len(settled))
-	for i, key := range settled {
+	left := make(map[string]float64, len(found))
+	for i, key := range found {
 		left[key] = tokens[i]
 	}
 	return left, nil

@@ -94,7 +94,7 @@ type bucketKey struct {
 type bucket struct {
 	tokens float64   // at the time at; negative when replicas together took more than there was
 	at     time.Time // of the last change
-	spent  float64   // tokens taken here that are not settled
+	spent  float64   // tokens taken in this process since the last Deduct
 }
 
 // NewLimiter returns a Limiter with full buckets.
@@ -173,7 +173,7 @@ func (l *Limiter) giveBack(h http.Header, account cluster.Account, class Class) 
 	l.mu.Lock()
 	if b := l.buckets[bucketKey{account, class}]; b != nil { // else it was full, and is forgotten
 		b.tokens = min(l.rates[class].Burst, b.tokens+1)
-		b.spent-- // below zero when the token was settled meanwhile: the next settlement gives it back
+		b.spent-- // below zero when the token was deducted meanwhile: the next Deduct gives it back
 	}
 	l.mu.Unlock()
 	l.show(h, account, class)
@@ -245,9 +245,9 @@ func classOf(route Route) Class {
 	return Reads
 }
 
-// settlePeriod is how often replicas settle. In this time they may together take as
-// many tokens as each of them has; the shared bucket then is in debt.
-const settlePeriod = time.Second
+// exchangePeriod is the time between two calls of Deduct. In this time each replica may take all tokens that it knows
+// of; then the shared bucket is in debt.
+const exchangePeriod = time.Second
 
 // Spending is the number of tokens that a replica took from a shared bucket since it last reported them.
 type Spending struct {
@@ -258,28 +258,29 @@ type Spending struct {
 
 // Ledger has the buckets that the replicas share.
 type Ledger interface {
-	// Settle takes the spent tokens from the shared buckets, and returns how many each
+	// Deduct takes the spent tokens from the shared buckets, and returns how many each
 	// then has, by key. With an error it is unknown whether they were taken.
-	Settle(ctx context.Context, spent []Spending) (map[string]float64, error)
+	Deduct(ctx context.Context, spent []Spending) (map[string]float64, error)
 }
 
-// Run settles with a ledger every second until ctx ends, and returns its cause. It counts and logs
+// Run exchanges spent tokens with a ledger every second until ctx ends, and returns its cause. It counts and logs
 // rounds that fail; the local buckets go on, and the next round tries again.
 func (l *Limiter) Run(ctx context.Context, ledger Ledger, failures *Failures) error {
-	tick := time.NewTicker(settlePeriod)
+	tick := time.NewTicker(exchangePeriod)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-tick.C:
-			failures.record(ctx, settleRates, l.settle(ctx, ledger))
+			failures.record(ctx, settleRates, l.exchange(ctx, ledger))
 		}
 	}
 }
 
-// settle settles once. It also forgets full buckets that have nothing to settle.
-func (l *Limiter) settle(ctx context.Context, ledger Ledger) error {
+// exchange deducts the spent tokens from the ledger once, and takes over the numbers of tokens that are left there.
+// It also removes full buckets without spent tokens from memory.
+func (l *Limiter) exchange(ctx context.Context, ledger Ledger) error {
 	now := l.now()
 	var spent []Spending
 	keys := map[string]bucketKey{}
@@ -302,7 +303,7 @@ func (l *Limiter) settle(ctx context.Context, ledger Ledger) error {
 	if len(spent) == 0 {
 		return nil
 	}
-	left, err := ledger.Settle(ctx, spent)
+	left, err := ledger.Deduct(ctx, spent)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, s := range spent {

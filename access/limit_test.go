@@ -67,10 +67,10 @@ func TestAnAccountHasARateForEachClass(t *testing.T) {
 	}
 }
 
-// failingLedger settles nothing.
+// failingLedger deducts nothing.
 type failingLedger struct{}
 
-func (failingLedger) Settle(context.Context, []Spending) (map[string]float64, error) {
+func (failingLedger) Deduct(context.Context, []Spending) (map[string]float64, error) {
 	return nil, store.ErrUnavailable
 }
 
@@ -85,7 +85,7 @@ func TestWithoutTheLedgerTheLocalBucketLimits(t *testing.T) {
 			}
 		}
 		*now = now.Add(time.Second)
-		if err := l.settle(t.Context(), failingLedger{}); !errors.Is(err, store.ErrUnavailable) {
+		if err := l.exchange(t.Context(), failingLedger{}); !errors.Is(err, store.ErrUnavailable) {
 			t.Fatal(err)
 		}
 	}
@@ -93,11 +93,11 @@ func TestWithoutTheLedgerTheLocalBucketLimits(t *testing.T) {
 		t.Errorf("%d requests in 100 s, want 104", taken)
 	}
 	if b := l.buckets[bucketKey{account, Writes}]; b.spent > 5 {
-		t.Errorf("%v tokens are to be settled", b.spent)
+		t.Errorf("%v tokens are to be deducted", b.spent)
 	}
 }
 
-// Two replicas share one rate: what one took, the other lacks after both have settled.
+// Two replicas share one rate: what one took, the other lacks after both have exchanged.
 func TestReplicasShareARate(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	var limiters [2]*Limiter
@@ -119,12 +119,12 @@ func TestReplicasShareARate(t *testing.T) {
 		}
 		return taken
 	}
-	settle := func() {
+	exchange := func() {
 		t.Helper()
 		var both sync.WaitGroup
 		for i := range limiters {
 			both.Go(func() {
-				if err := limiters[i].settle(t.Context(), ledgers[i]); err != nil {
+				if err := limiters[i].exchange(t.Context(), ledgers[i]); err != nil {
 					t.Error(err)
 				}
 			})
@@ -134,17 +134,17 @@ func TestReplicasShareARate(t *testing.T) {
 	if taken := take(0, 60) + take(1, 1); taken != 61 {
 		t.Fatalf("%d taken", taken)
 	}
-	settle()
+	exchange()
 	if taken := take(1, 1); taken != 1 {
 		t.Fatal("the shared bucket has tokens")
 	}
-	settle() // the second replica learns what the first one took
+	exchange() // the second replica learns what the first one took
 	if taken := take(1, 100); taken != 38 {
 		t.Errorf("the second replica took %d of the 38 that were left", taken)
 	}
-	settle()
-	take(0, 100) // the first replica has not settled since: replicas may go into debt for one period
-	settle()
+	exchange()
+	take(0, 100) // the first replica has not exchanged since: replicas may go into debt for one period
+	exchange()
 	for i := range limiters {
 		if taken := take(i, 100); taken != 0 {
 			t.Errorf("replica %d took %d of an empty bucket", i, taken)

@@ -60,7 +60,7 @@ type OIDC struct {
 	keys    *issuerKeys
 }
 
-var _ BearerWay = (*OIDC)(nil)
+var _ BearerVerifier = (*OIDC)(nil)
 
 // NewOIDC returns an OIDC, which refuses tokens with 503 until Run has read the keys of the issuer.
 func NewOIDC(o OIDCOptions) (*OIDC, error) {
@@ -102,12 +102,12 @@ func namesOnePerson(claim string) bool {
 // Run reads the keys of the issuer again and again, until ctx ends, and returns its cause.
 func (o *OIDC) Run(ctx context.Context) error { return o.keys.run(ctx) }
 
-// Takes implements BearerWay: a token of three parts whose first one begins as JSON.
+// Takes implements BearerVerifier: a token of three parts whose first one begins as JSON.
 func (o *OIDC) Takes(token string) bool {
 	return strings.HasPrefix(token, "eyJ") && strings.Count(token, ".") == 2
 }
 
-// Prove implements BearerWay. An identity without a link is refused, except for the request that redeems
+// Prove implements BearerVerifier. An identity without a link is refused, except for the request that redeems
 // a link code: that has the identity of the code's principal, and can take no other action.
 func (o *OIDC) Prove(r *http.Request, token string) (Identity, error) {
 	claims, err := o.verify(r.Context(), token, time.Now())

@@ -64,7 +64,7 @@ func startIssuer(t *testing.T, clients, audiences []string) (*testissuer.Issuer,
 		t.Fatal(err)
 	}
 	testsite.Run(t, "the keys of the issuer", o.Run)
-	return issuer, o, startFront(t, &Ways{Signatures: testVerifier(), Bearers: []BearerWay{o}})
+	return issuer, o, startFront(t, &CombinedIdentifier{Signatures: testVerifier(), Bearers: []BearerVerifier{o}})
 }
 
 // with returns claims with changes; a nil value removes a claim.
@@ -299,7 +299,7 @@ func TestATokenIsForItsRegion(t *testing.T) {
 	issuer, o, _ := startIssuer(t, []string{oidcClient}, nil)
 	elsewhere := *o
 	elsewhere.options.Clients = []string{"atoll-us-1"}
-	front := startFront(t, &Ways{Signatures: testVerifier(), Bearers: []BearerWay{&elsewhere}})
+	front := startFront(t, &CombinedIdentifier{Signatures: testVerifier(), Bearers: []BearerVerifier{&elsewhere}})
 	if got := askWith(t, front, issuer.Token(issuer.Claims(oidcSubject))); Code(got.Code) != InvalidToken {
 		t.Errorf("another region took it: %+v", got)
 	}

@@ -166,7 +166,7 @@ func TestFormsOfDifferentRequestsDiffer(t *testing.T) {
 			return nil, "", false // fronts refuse it
 		}
 		m, _ := messageOf(r)
-		c := &claim{signedHeaders: []string{"host"}}
+		c := &signatureClaim{signedHeaders: []string{"host"}}
 		return canonicalRequests(m, c, "x"), meaning(r, c.signedHeaders), true
 	}
 	rapid.Check(t, func(t *rapid.T) {

@@ -129,7 +129,7 @@ func TestNoMutationWithoutARecordOfItsSignature(t *testing.T) {
 func TestNoMutationThroughTheGatewayWithoutTheDatabase(t *testing.T) {
 	db := pgtest.StartServer(t)
 	var handled atomic.Int64
-	h := replicaWith(&Ways{Signatures: testVerifier(), Gateway: newTestGateway(t)},
+	h := replicaWith(&CombinedIdentifier{Signatures: testVerifier(), Gateway: newTestGateway(t)},
 		openSignatures(t, db.DSN("postgres", postgres.Superuser)), &handled)
 	send := func(method string) *httptest.ResponseRecorder {
 		return serve(h, gatewayRequest(t, method, "https://api.example.com/x", "{}"))

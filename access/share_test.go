@@ -131,7 +131,7 @@ func TestReplaysTakeNoRate(t *testing.T) {
 		t.Errorf("%d transactions", calls)
 	}
 	if b := limiter.buckets[bucketKey{account, Writes}]; b.spent != 0 {
-		t.Errorf("%v tokens of the second replica are to be settled", b.spent)
+		t.Errorf("%v tokens of the second replica are to be deducted", b.spent)
 	}
 	for replica, h := range map[string]http.Handler{"98": first, "99": second} {
 		if w := serve(h, signedNow(t, "POST", "/y/"+replica, "{}")()); w.Code != http.StatusOK ||

@@ -288,14 +288,15 @@ func TestSessionTokensOfAWSTestSuite(t *testing.T) {
 		t.Fatal(err)
 	}
 	m, _ := messageOf(r)
-	if err := (&claim{signedHeaders: []string{"host", "x-amz-date"}}).checkHeaders(m); codeOf(err) != UnsignedHeader {
+	c := &signatureClaim{signedHeaders: []string{"host", "x-amz-date"}}
+	if err := c.checkHeaders(m); codeOf(err) != UnsignedHeader {
 		t.Errorf("a token that is not signed: %v", err)
 	}
 }
 
 // The example in AWS's documentation of how a signing key is derived.
 func TestSigningKeyOfAWSDocumentation(t *testing.T) {
-	got := hex.EncodeToString(signingKey("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope{"20150830", "us-east-1",
+	got := hex.EncodeToString(deriveSigningKey("wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", scope{"20150830", "us-east-1",
 		"iam", terminator}))
 	if want := "c4afb1cc5771d871763a393e44b703571b55cc28424d1a5e86da6ed3c154a4b9"; got != want {
 		t.Errorf("got %s, want %s", got, want)
@@ -343,11 +344,11 @@ func TestWhatAWSsSDKSigns(t *testing.T) {
 // signAs signs a canonical path and query that a client computes in its own way.
 func signAs(path, query string) string {
 	empty := sha256.Sum256(nil)
-	c := &claim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
+	c := &signatureClaim{date: testTime, scope: scope{testTime.Format(dateFormat), testRegion, service, terminator}}
 	canonical := "GET\n" + path + "\n" + query + "\nhost:api.example.com\nx-amz-date:" + testTime.Format(timeFormat) +
 		"\n\nhost;x-amz-date\n" + hex.EncodeToString(empty[:])
 	return fmt.Sprintf("AWS4-HMAC-SHA256 Credential=%s/%s, SignedHeaders=host;x-amz-date, Signature=%x",
-		testID, c.scope, signature(signingKey(testSecret, c.scope), c, canonical))
+		testID, c.scope, computeSignature(deriveSigningKey(testSecret, c.scope), c, canonical))
 }
 
 // What clients sign that are not in the tests: curl before 8.11 the path as

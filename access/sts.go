@@ -81,7 +81,7 @@ type stsProof struct {
 	until  time.Time // the answer is used until then
 }
 
-var _ BearerWay = (*STS)(nil)
+var _ BearerVerifier = (*STS)(nil)
 
 // NewSTS returns an STS. It makes no request.
 func NewSTS(o STSOptions) (*STS, error) {
@@ -107,10 +107,10 @@ func NewSTS(o STSOptions) (*STS, error) {
 // Close closes idle connections.
 func (s *STS) Close() { s.http.CloseIdleConnections() }
 
-// Takes implements BearerWay.
+// Takes implements BearerVerifier.
 func (s *STS) Takes(token string) bool { return strings.HasPrefix(token, stsTokenPrefix) }
 
-// Prove implements BearerWay.
+// Prove implements BearerVerifier.
 func (s *STS) Prove(r *http.Request, token string) (Identity, error) {
 	presigned, until, err := s.parse(token, time.Now())
 	if err != nil {

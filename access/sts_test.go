@@ -98,7 +98,7 @@ func startSTS(t *testing.T) (f *fakeSTS, host string, front *httptest.Server) {
 	}
 	t.Cleanup(s.Close)
 	f.region = s
-	return f, host, startFront(t, &Ways{Signatures: testVerifier(), Bearers: []BearerWay{s}})
+	return f, host, startFront(t, &CombinedIdentifier{Signatures: testVerifier(), Bearers: []BearerVerifier{s}})
 }
 
 func askWith(t *testing.T, front *httptest.Server, token string) answerOf {

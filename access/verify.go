@@ -70,7 +70,7 @@ func (v *Verifier) Identify(r *http.Request) (Identity, []byte, error) {
 
 // until returns when the claim proves nothing more: at the end of temporary credentials, and of a presigned
 // request, which anybody who reads its URL may have sent. Zero: it has no such end.
-func (c *claim) until(key Key) time.Time {
+func (c *signatureClaim) until(key Key) time.Time {
 	if !c.presigned || !key.Expires.IsZero() && key.Expires.Before(c.validUntil()) {
 		return key.Expires
 	}
@@ -78,7 +78,7 @@ func (c *claim) until(key Key) time.Time {
 }
 
 // method returns the way by which the claim proves an identity.
-func (c *claim) method() Method {
+func (c *signatureClaim) method() Method {
 	if c.presigned {
 		return ByPresigned
 	}
@@ -94,7 +94,7 @@ func sessionOf(principal policy.Principal) string {
 }
 
 // verify also returns the claim, for the log and the proof; nil when there is none.
-func (v *Verifier) verify(r *http.Request) (c *claim, key Key, body []byte, err error) {
+func (v *Verifier) verify(r *http.Request) (c *signatureClaim, key Key, body []byte, err error) {
 	m, ok := messageOf(r)
 	if !ok {
 		return nil, Key{}, nil, refuse(InvalidTarget,
@@ -164,7 +164,7 @@ func (v *Verifier) lookup(id string) (key Key, known bool, err error) {
 
 // confirm returns the present state of the key that has signed. An operator may have changed the key, or
 // its account, while the body arrived.
-func (v *Verifier) confirm(c *claim, signed Key) (Key, error) {
+func (v *Verifier) confirm(c *signatureClaim, signed Key) (Key, error) {
 	key, known, err := v.lookup(c.keyID)
 	switch {
 	case err != nil:
@@ -180,7 +180,7 @@ func unknownKey(id string) *rest.Error {
 }
 
 // checkState refuses a key that is disabled or has expired.
-func (v *Verifier) checkState(c *claim, key Key) error {
+func (v *Verifier) checkState(c *signatureClaim, key Key) error {
 	switch {
 	case key.Disabled:
 		// Only a caller who has the secret gets this error.
@@ -200,7 +200,7 @@ func (v *Verifier) now() time.Time {
 
 // check refuses a request that the key has not signed, a session token that is not the key's, and a key that is
 // disabled or has expired.
-func (v *Verifier) check(m message, c *claim, key Key, payloadHash string) error {
+func (v *Verifier) check(m message, c *signatureClaim, key Key, payloadHash string) error {
 	isRight := matches(c, key.Secret, canonicalRequests(m, c, payloadHash))
 	switch {
 	case !isRight:
@@ -223,11 +223,11 @@ const decoySecret = "0000000000000000000000000000000000000000"
 
 // matches reports whether the claimed signature is that of one of the forms. Its
 // time does not depend on how much of a signature is right.
-func matches(c *claim, secret string, forms []string) bool {
-	key := signingKey(secret, c.scope)
+func matches(c *signatureClaim, secret string, forms []string) bool {
+	key := deriveSigningKey(secret, c.scope)
 	right := 0
 	for _, f := range forms {
-		right |= subtle.ConstantTimeCompare(signature(key, c, f), c.signature[:])
+		right |= subtle.ConstantTimeCompare(computeSignature(key, c, f), c.signature[:])
 	}
 	return right == 1
 }
@@ -245,7 +245,7 @@ func wrongSignature(m message) string {
 	return s
 }
 
-func tokenMatches(c *claim, key Key) bool {
+func tokenMatches(c *signatureClaim, key Key) bool {
 	if !c.hasToken {
 		return key.SessionToken == ""
 	}
@@ -254,7 +254,7 @@ func tokenMatches(c *claim, key Key) bool {
 
 // hashBeforeBody returns the payload hash of the canonical request when it is known
 // before the body is read: it is declared, or there is no body. Otherwise it returns "".
-func (c *claim) hashBeforeBody(r *http.Request) string {
+func (c *signatureClaim) hashBeforeBody(r *http.Request) string {
 	if c.payloadHash == "" && (r.ContentLength == 0 || r.Body == nil || r.Body == http.NoBody) {
 		return hashOf(nil)
 	}
@@ -267,7 +267,7 @@ func hashOf(body []byte) string {
 }
 
 // checkUnsignedPayload refuses a body that the signature does not cover.
-func (c *claim) checkUnsignedPayload(r *http.Request) error {
+func (c *signatureClaim) checkUnsignedPayload(r *http.Request) error {
 	if c.payloadHash == unsignedPayload && r.ContentLength != 0 {
 		return refuse(UnsignedPayload,
 			"a request with a body must sign it; send its SHA-256 in x-amz-content-sha256, or leave that header out")
@@ -276,7 +276,7 @@ func (c *claim) checkUnsignedPayload(r *http.Request) error {
 }
 
 // checkPayload refuses a body that is not the declared one.
-func (c *claim) checkPayload(body []byte) error {
+func (c *signatureClaim) checkPayload(body []byte) error {
 	switch {
 	case c.payloadHash == unsignedPayload && len(body) > 0:
 		return refuse(UnsignedPayload, "a request with a body must sign it; send its SHA-256 in x-amz-content-sha256")

@@ -49,7 +49,7 @@ func TestAWatchEndsWithItsProof(t *testing.T) {
 			return presigned(t, time.Now().Add(time.Minute))
 		}, time.Minute, "credentials"},
 		"the gateway": {func(t *testing.T) Identity {
-			return identify(t, &Ways{Signatures: testVerifier(), Gateway: newTestGateway(t)},
+			return identify(t, &CombinedIdentifier{Signatures: testVerifier(), Gateway: newTestGateway(t)},
 				gatewayRequest(t, "GET", "https://api.example.com/x", ""))
 		}, gatewayWatch, "gateway"},
 	} {
@@ -117,7 +117,8 @@ func TestAWatchEndsWithItsTokenOrLink(t *testing.T) {
 	}
 	watch := func(token string) (*http.Response, func() (rest.Event, error)) {
 		t.Helper()
-		return watchBy(t, k, &Ways{Signatures: testVerifier(), Bearers: []BearerWay{&way}}, func(r *http.Request) error {
+		by := &CombinedIdentifier{Signatures: testVerifier(), Bearers: []BearerVerifier{&way}}
+		return watchBy(t, k, by, func(r *http.Request) error {
 			r.Header.Set("Authorization", "Bearer "+token)
 			return nil
 		})

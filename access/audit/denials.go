@@ -35,15 +35,15 @@ const (
 	maxSums   = 20
 	// maxPending bounds the records in memory that the database does not have yet.
 	maxPending = 1000
-	// lastFlush bounds the last write to the database, after the end of Run's context.
-	lastFlush = 2 * time.Second
+	// finalFlushTimeout bounds the last write to the database, after the end of Run's context.
+	finalFlushTimeout = 2 * time.Second
 	// maxPolicies bounds the policy ids of a record.
 	maxPolicies = 20
 )
 
-// Denials appends a record of each refused request to the chain. Record only queues the record in memory; Run writes
-// it to the database. A process that is killed loses the records that Run has not written. Several goroutines may use
-// it.
+// Denials appends a record of each refused request to the chain of audit records. Record only queues the record in
+// memory; Run writes it to the database. A process that is killed loses the records that Run has not written.
+// Several goroutines may use it.
 type Denials struct {
 	chain *Chain
 	log   *slog.Logger
@@ -56,7 +56,8 @@ type Denials struct {
 	sums     map[sumKey]*Record
 }
 
-// sumKey identifies a count of refused requests. The zero key is that of all requests that have no count of their own.
+// sumKey identifies a count of refused requests. The zero key is that of all refused requests without a count of
+// their own.
 type sumKey struct {
 	account cluster.Account
 	code    string
@@ -73,16 +74,16 @@ func NewDenials(chain *Chain, log *slog.Logger) *Denials {
 
 // Record implements access.Denials: it queues a record of the refused request, or counts it when it is over a limit.
 func (d *Denials) Record(denial access.Denial) {
-	who := denial.Caller
-	proof, credential := who.ProvedBy()
+	caller := denial.Caller
+	proof, credential := caller.ProvedBy()
 	r := Record{Time: timeText(time.Now()), Service: "platform", Key: "denial." + uuid.NewString(), Outcome: Denied,
-		Principal: audit.Cut(string(who.Principal)), Account: string(who.Account), Owner: audit.Cut(denial.Owner),
-		Operator: who.Privileged, Proof: audit.Cut(proof), ProofID: audit.Cut(credential),
+		Principal: audit.Cut(string(caller.Principal)), Account: string(caller.Account), Owner: audit.Cut(denial.Owner),
+		Operator: caller.Privileged, Proof: audit.Cut(proof), ProofID: audit.Cut(credential),
 		Action: string(denial.Action), Method: audit.Cut(denial.Method), Route: audit.Cut(denial.Route),
 		Resource: Resource{Kind: string(denial.Kind), ID: audit.Cut(denial.ID)}, Code: audit.Cut(denial.Code),
 		Status: denial.Status, Policies: cutPolicies(denial.Policies), RequestID: audit.Cut(denial.RequestID),
 		Source: audit.Cut(denial.Source), UserAgent: audit.Cut(denial.UserAgent)}
-	if who.Account == "" {
+	if caller.Account == "" {
 		r.Proof, r.Principal = audit.Unproven, "" // ProofID has the claimed identity
 	}
 	d.mu.Lock()
@@ -126,8 +127,9 @@ func (d *Denials) count(r Record, n int) {
 }
 
 // Run writes queued records to the chain until ctx ends, and returns the cause of that end. After a failed write it
-// tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx ends
-// it tries once more, for at most lastFlush; records that this attempt does not write are lost, and the log says so.
+// tries again with growing pauses; meanwhile it keeps at most maxPending records and counts the others. When ctx
+// ends it tries once more, for at most finalFlushTimeout; records that this attempt does not write are lost, and the
+// log says so.
 func (d *Denials) Run(ctx context.Context) error {
 	tick := time.NewTicker(sumPeriod)
 	defer tick.Stop()
@@ -135,7 +137,7 @@ func (d *Denials) Run(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
-			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastFlush)
+			last, cancel := context.WithTimeout(context.WithoutCancel(ctx), finalFlushTimeout)
 			defer cancel()
 			d.queueSums()
 			if err := d.flush(last); err != nil {

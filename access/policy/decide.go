@@ -74,7 +74,7 @@ func (ix *Index) ReadsResource(q Query) bool {
 // without any condition, and none can forbid it. The resource of the query does not count.
 func (ix *Index) PermitsAll(q Query) bool {
 	permitted := false
-	for c := range ix.all(&q) {
+	for c := range ix.allStatements(&q) {
 		if c.forbids {
 			return false
 		}

@@ -17,8 +17,8 @@ type Attached struct {
 }
 
 // Index has the statements of the attached policies of one account, by target, and by the resource or the tag
-// without which a statement is false. A decision evaluates only the statements that the index finds. It does not
-// change, and several goroutines may use it. It refers to statements, so that its size depends on their number.
+// without which a statement is false. A decision evaluates only the statements that the index finds. An Index is
+// immutable, and several goroutines may use it. It has pointers to the statements of policies, and no copies.
 type Index struct {
 	byTarget map[target]*targetStatements
 }
@@ -29,33 +29,33 @@ type target struct {
 	id   string
 }
 
-// targetStatements are the statements that are attached to one target. Each is in one of the three.
+// targetStatements are the statements that are attached to one target. Each statement is in one of the three members.
 type targetStatements struct {
 	byResource map[types.EntityUID][]candidate // scopes that match one resource
 	byTag      map[tag][]candidate             // conditions that are false for a resource without the tag
-	others     []candidate
+	others     []candidate                     // all that depend on no resource and no tag
 }
 
-// candidate is a statement that may decide.
+// candidate is a statement that a decision may have to evaluate.
 type candidate struct {
 	id types.PolicyID // "POLICY#2" is the second statement of POLICY
 	*statement
 }
 
-// NewIndex returns the index of attached policies. An attachment that names a policy or a target
-// twice is evaluated once for each.
+// NewIndex returns the index of attached policies. A policy that is in the list twice for one target is evaluated
+// twice; the decision is the same.
 func NewIndex(attached []Attached) *Index {
 	ix := &Index{byTarget: map[target]*targetStatements{}}
 	ids := map[string][]types.PolicyID{} // by policy; attachments of one policy share them
 	for _, a := range attached {
-		at := target{id: string(a.Principal)}
+		to := target{id: string(a.Principal)}
 		if a.Group != "" {
-			at = target{Group, a.Group}
+			to = target{Group, a.Group}
 		}
-		t := ix.byTarget[at]
+		t := ix.byTarget[to]
 		if t == nil {
 			t = &targetStatements{}
-			ix.byTarget[at] = t
+			ix.byTarget[to] = t
 		}
 		for n := len(ids[a.PolicyID]) + 1; n <= len(a.Policy.statements); n++ {
 			ids[a.PolicyID] = append(ids[a.PolicyID], types.PolicyID(a.PolicyID+"#"+strconv.Itoa(n)))
@@ -65,7 +65,7 @@ func NewIndex(attached []Attached) *Index {
 	return ix
 }
 
-// add adds the statements of a policy, which have the ids.
+// add adds the statements of a policy. ids are their ids, in the order of the policy.
 func (t *targetStatements) add(ids []types.PolicyID, p *Policy) {
 	others := 0
 	for i := range p.statements {
@@ -91,8 +91,8 @@ func (t *targetStatements) add(ids []types.PolicyID, p *Policy) {
 	}
 }
 
-// tagKnowledge is whether the resource of a query has its tags. Its zero value means that it has none yet, so that
-// each statement about tags may match.
+// tagKnowledge is whether the tags of a query's resource are known. While they are not, each statement about tags may
+// match.
 type tagKnowledge uint8
 
 const (
@@ -100,8 +100,8 @@ const (
 	tagsKnown
 )
 
-// candidates iterates the attached statements about the action whose scope can match, without those that are false
-// because of the tags of the resource.
+// candidates iterates the statements that apply to the principal and the action of a query and whose scope can match.
+// It leaves out those that are false because of the tags of the resource.
 func (ix *Index) candidates(q *Query, tags tagKnowledge) iter.Seq[candidate] {
 	principal, resource := uid("Principal", string(q.Principal)), uid(q.Resource.Kind, q.Resource.ID)
 	number := numberOf(q.Action)
@@ -114,7 +114,7 @@ func (ix *Index) candidates(q *Query, tags tagKnowledge) iter.Seq[candidate] {
 			}
 			return true
 		}
-		for t := range ix.reaching(q) {
+		for t := range ix.attachedTo(q) {
 			if !each(t.byResource[resource]) || !t.eachByTag(q, tags, each) || !each(t.others) {
 				return
 			}
@@ -143,8 +143,8 @@ func (t *targetStatements) eachByTag(q *Query, tags tagKnowledge, each func([]ca
 	return true
 }
 
-// all iterates all statements about the action that reach the principal of a query.
-func (ix *Index) all(q *Query) iter.Seq[candidate] {
+// allStatements iterates all statements that apply to the principal and the action of a query, whatever its resource.
+func (ix *Index) allStatements(q *Query) iter.Seq[candidate] {
 	number := numberOf(q.Action)
 	return func(yield func(candidate) bool) {
 		each := func(list []candidate) bool {
@@ -155,7 +155,7 @@ func (ix *Index) all(q *Query) iter.Seq[candidate] {
 			}
 			return true
 		}
-		for t := range ix.reaching(q) {
+		for t := range ix.attachedTo(q) {
 			for _, list := range t.byResource {
 				if !each(list) {
 					return
@@ -168,21 +168,21 @@ func (ix *Index) all(q *Query) iter.Seq[candidate] {
 	}
 }
 
-// reaching iterates the statements that are attached to the principal of a query, to its role and to its groups.
-func (ix *Index) reaching(q *Query) iter.Seq[*targetStatements] {
+// attachedTo iterates the statements that are attached to the principal of a query, its role and its groups.
+func (ix *Index) attachedTo(q *Query) iter.Seq[*targetStatements] {
 	return func(yield func(*targetStatements) bool) {
-		at := func(of target) bool {
-			t := ix.byTarget[of]
+		yieldTarget := func(to target) bool {
+			t := ix.byTarget[to]
 			return t == nil || yield(t)
 		}
-		if !at(target{id: string(q.Principal)}) {
+		if !yieldTarget(target{id: string(q.Principal)}) {
 			return
 		}
-		if role := RoleOf(q.Principal); role != "" && !at(target{id: string(role)}) {
+		if role := RoleOf(q.Principal); role != "" && !yieldTarget(target{id: string(role)}) {
 			return
 		}
 		for _, g := range q.Groups {
-			if !at(target{Group, g}) {
+			if !yieldTarget(target{Group, g}) {
 				return
 			}
 		}

@@ -47,15 +47,15 @@ func (f *proofFlags) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.oidcCA, "oidc-ca", "", "PEM file of the CA of the issuer (default the system's CAs)")
 }
 
-// newIdentifier returns the ways to prove an identity that the flags describe. run, unless nil, must run while they
-// are used.
+// newIdentifier returns the identifier that the flags describe. The caller must call run, unless it is nil, for as
+// long as the caller uses the identifier.
 func (f *proofFlags) newIdentifier(region string, keys *access.KeyStore, log *slog.Logger) (i access.Identifier,
 	run func(context.Context) error, err error) {
-	ways := &access.Ways{Signatures: &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse,
+	identifier := &access.CombinedIdentifier{Signatures: &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse,
 		MaxPresigned: f.presigned}}
 	if len(f.gateway) > 0 {
 		var err error
-		if ways.Gateway, err = access.NewGateway(f.gateway, keys, log); err != nil {
+		if identifier.Gateway, err = access.NewGateway(f.gateway, keys, log); err != nil {
 			return nil, nil, fmt.Errorf("--gateway-secret-file: %w", err)
 		}
 	}
@@ -64,7 +64,7 @@ func (f *proofFlags) newIdentifier(region string, keys *access.KeyStore, log *sl
 		if err != nil {
 			return nil, nil, err
 		}
-		ways.Bearers = append(ways.Bearers, sts)
+		identifier.Bearers = append(identifier.Bearers, sts)
 	}
 	if f.oidc.Issuer == "" && len(f.oidc.Clients)+len(f.oidc.Audiences) > 0 {
 		return nil, nil, errors.New("--oidc-client-id and --oidc-audience need --oidc-issuer")
@@ -74,9 +74,9 @@ func (f *proofFlags) newIdentifier(region string, keys *access.KeyStore, log *sl
 		if err != nil {
 			return nil, nil, err
 		}
-		ways.Bearers, run = append(ways.Bearers, oidc), oidc.Run
+		identifier.Bearers, run = append(identifier.Bearers, oidc), oidc.Run
 	}
-	return ways, run, nil
+	return identifier, run, nil
 }
 
 // newOIDC returns the verifier of tokens of an issuer that the flags describe.

@@ -118,7 +118,8 @@ func startSignedRegion(t *testing.T) *signedRegion {
 		return limiter.Run(ctx, access.NewSharedBuckets(s), failures)
 	})
 	testsite.Run(t, "used signatures", func(ctx context.Context) error { return signatures.Run(ctx, failures) })
-	identifier := &access.Ways{Signatures: &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse}}
+	verifier := &access.Verifier{Region: region, Keys: keys, Used: keys.RecordUse}
+	identifier := &access.CombinedIdentifier{Signatures: verifier}
 	h := rosa.New(rosa.Options{Maestro: l.maestro, CLM: l.front, Identifier: identifier, Validity: keys,
 		Directory: keys.Directory(), Region: region, Signatures: signatures, Limiter: limiter, Audit: chain,
 		Denials: denials, Ops: rest.NewOps(), Log: quiet})

@@ -7,17 +7,18 @@ import (
 	"atoll.dev/cluster"
 )
 
-// Ways are the ways to prove an identity that a region is configured for. A request that uses two of
-// them is refused, whether or not the region is configured for both: nobody could say who sends it.
-type Ways struct {
+// CombinedIdentifier identifies the caller by the proof that a request has: a signature, a bearer token, or the
+// headers of the API Gateway. It refuses a request with two proofs, whether or not the region is configured for
+// both: the two may be of different callers.
+type CombinedIdentifier struct {
 	Signatures *Verifier
-	Gateway    *Gateway    // nil: no API Gateway is in front of the region
-	Bearers    []BearerWay // ways to verify the token of "Authorization: Bearer TOKEN"
+	Gateway    *Gateway         // nil: no API Gateway is in front of the region
+	Bearers    []BearerVerifier // of the token of "Authorization: Bearer TOKEN"; each verifies another form
 }
 
-// BearerWay verifies one form of bearer tokens.
-type BearerWay interface {
-	// Takes reports whether a token has the form that this way verifies.
+// BearerVerifier verifies one form of bearer tokens.
+type BearerVerifier interface {
+	// Takes reports whether a token has the form that this verifier verifies.
 	Takes(token string) bool
 	// Prove returns the identity that a token proves, without reading the body. Its errors are *rest.Error.
 	Prove(r *http.Request, token string) (Identity, error)
@@ -31,18 +32,18 @@ type Accounts interface {
 	IsProvisioned(account cluster.Account) bool
 }
 
-var _ Identifier = (*Ways)(nil)
+var _ Identifier = (*CombinedIdentifier)(nil)
 
 // Identify implements Identifier.
-func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
+func (c *CombinedIdentifier) Identify(r *http.Request) (Identity, []byte, error) {
 	m, ok := messageOf(r)
 	if !ok {
-		return w.Signatures.Identify(r) // which refuses it
+		return c.Signatures.Identify(r) // which refuses it
 	}
 	token, isBearer := bearerToken(m.header)
 	isGateway := claimsGateway(m.header)
 	if !isGateway && !isBearer {
-		return w.Signatures.Identify(r)
+		return c.Signatures.Identify(r)
 	}
 	params, err := signatureParams(m.query)
 	switch {
@@ -55,9 +56,9 @@ func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
 	}
 	var id Identity
 	if isGateway {
-		id, err = w.Gateway.prove(r)
+		id, err = c.Gateway.prove(r)
 	} else {
-		id, err = w.proveBearer(r, token)
+		id, err = c.proveBearer(r, token)
 	}
 	if err != nil {
 		return Identity{}, nil, err
@@ -68,9 +69,9 @@ func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
 	body, err := readBody(r, senderProven)
 	if err == nil && r.ContentLength != 0 { // the secret, the link or the account may have changed while the body arrived
 		if isGateway {
-			id, err = w.Gateway.prove(r)
+			id, err = c.Gateway.prove(r)
 		} else {
-			id, err = w.proveBearer(r, token)
+			id, err = c.proveBearer(r, token)
 		}
 	}
 	if err != nil {
@@ -79,11 +80,11 @@ func (w *Ways) Identify(r *http.Request) (Identity, []byte, error) {
 	return id, body, nil
 }
 
-// proveBearer verifies a token by the way that takes it.
-func (w *Ways) proveBearer(r *http.Request, token string) (Identity, error) {
-	for _, way := range w.Bearers {
-		if way.Takes(token) {
-			return way.Prove(r, token)
+// proveBearer verifies a token by the verifier that takes it.
+func (c *CombinedIdentifier) proveBearer(r *http.Request, token string) (Identity, error) {
+	for _, verifier := range c.Bearers {
+		if verifier.Takes(token) {
+			return verifier.Prove(r, token)
 		}
 	}
 	return Identity{}, refuse(UnsupportedAlgorithm,
