@@ -10,20 +10,22 @@ import (
 	"atoll.dev/cluster"
 )
 
-// standardReport is a compiled Report. It is the node that builds the report's body.
+// standardReport is a compiled Report: the node that builds the body of the report.
 type standardReport struct {
 	adapter cluster.Adapter
 	now     func() time.Time
 	work    *workView // nil when the report is about no ManifestWork
 
-	applied, available, healthy, finalized *reasonRule // conditions that the task writes out; nil for the standard ones
+	// Rules of the task for whole conditions; nil: the standard verdict.
+	applied, available, healthy, finalized *reasonRule
 	health                                 []reasonRule
 	data                                   node
 }
 
+// reasonRule is a compiled ReasonRule.
 type reasonRule struct {
-	aheadOf string
-	when    *expr // nil for waiting and pending
+	aheadOf string // the standard reason before which the rule is tried; "" outside of a ladder
+	when    *expr  // nil for waiting and pending
 	reason  node
 	message node
 }
@@ -31,97 +33,7 @@ type reasonRule struct {
 // verdict is the status, reason and message of a condition.
 type verdict struct{ status, reason, message any }
 
-// compileReport compiles the standard report, which is the payload statusPayload.
-func (c *compiler) compileReport(r *Report) *standardReport {
-	s := &standardReport{now: c.now, data: literal{map[string]any{}}}
-	if c.config != nil {
-		s.adapter = c.config.Adapter.Name
-	}
-	needed := []string{"generation", "is_deleting"}
-	if r.Work != nil {
-		needed = append(needed, "targetCluster", "before")
-		s.work = c.compileWorkView(r.Work)
-	}
-	c.checkNames(r.Place, needed)
-	s.applied, s.available = c.compileOverride(r.Conditions.Applied), c.compileOverride(r.Conditions.Available)
-	s.healthy, s.finalized = c.compileOverride(r.Conditions.Health), c.compileOverride(r.Conditions.Finalized)
-	s.health = c.compileReasonRules(r.Health)
-	if r.Data.Set() {
-		s.data = c.compileReportData(r.Data)
-	}
-	return s
-}
-
-// compileReportAction is the post action that sends the standard report.
-func (c *compiler) compileReportAction(r *Report) action {
-	send := &call{
-		method: "PUT", url: c.compileTemplate(r.URL), body: c.compileTemplate(Text{"{{ .statusPayload }}", r.Place}),
-		headers: []header{{"Content-Type", c.compileTemplate(Text{"application/json", r.Place})}},
-	}
-	c.checkURL(send.method, r.URL)
-	return action{name: "updateStatus", call: send}
-}
-
-// reportPayload is the name of the standard report's body, as HyperFleet's files call it.
-const reportPayload = "statusPayload"
-
-func (c *compiler) compileOverride(r *ReasonRule) *reasonRule {
-	if r == nil {
-		return nil
-	}
-	out := c.compileReasonRule(*r)
-	return &out
-}
-
-func (c *compiler) compileReasonRules(list []ReasonRule) (out []reasonRule) {
-	for _, r := range list {
-		out = append(out, c.compileReasonRule(r))
-	}
-	return out
-}
-
-func (c *compiler) compileReasonRule(r ReasonRule) reasonRule {
-	out := reasonRule{aheadOf: r.AheadOf, reason: c.compileScalar(r.Reason), message: c.compileScalar(r.Message)}
-	if r.If.Value != "" {
-		out.when = c.compileExpr(r.If)
-	}
-	return out
-}
-
-// compileScalar compiles a template or an {expression}; an absent value is "".
-func (c *compiler) compileScalar(v Value) node {
-	if !v.Set() {
-		return literal{""}
-	}
-	if m, ok := v.Value.(map[string]any); ok {
-		if n, is := c.compileDefinition(v, m, "", reportValues); is {
-			return n
-		}
-	}
-	if _, ok := v.Value.(string); !ok {
-		c.fail(v.Place, "a text or {expression: ...} is expected")
-		return literal{""}
-	}
-	return c.compileDocument(v, templates)
-}
-
-func (c *compiler) compileWorkView(w *ReportedWork) *workView {
-	out := &workView{
-		resource: w.Resource, object: w.Object, ready: w.Ready, ignoreUnversioned: w.Unversioned == "ignored",
-		subject: w.Subject,
-	}
-	setDefaultText(&out.subject, "it")
-	if w.Waiting != nil {
-		out.waiting = c.compileReasonRule(*w.Waiting)
-	}
-	if w.Pending != nil {
-		out.pending = c.compileReasonRule(*w.Pending)
-	}
-	out.taskReasons, out.blockers = c.compileReasonRules(w.Ladder), c.compileReasonRules(w.Blockers)
-	return out
-}
-
-// build makes the body: an error of any expression is the report's, so that no condition is null.
+// build returns the body of the report. When an expression fails, there is no body: no condition becomes null.
 func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
 	b := reportBuilder{standardReport: s, ctx: ctx, in: in, failed: runFailed(in.vars)}
 	b.deleting, _ = in.vars["is_deleting"].(bool)
@@ -152,7 +64,7 @@ func (s *standardReport) build(ctx context.Context, in frame) (any, error) {
 	}, nil
 }
 
-// runFailed reports whether the run has failed so far.
+// runFailed reports whether the run has failed before its report.
 func runFailed(vars map[string]any) bool {
 	adapter, _ := vars["adapter"].(map[string]any)
 	return adapter["executionStatus"] != string(Success)
@@ -168,6 +80,7 @@ type reportBuilder struct {
 	seen             workFacts
 }
 
+// conditions returns the four conditions of the report.
 func (b *reportBuilder) conditions() ([]any, error) {
 	var out []any
 	for _, c := range []struct {
@@ -180,11 +93,11 @@ func (b *reportBuilder) conditions() ([]any, error) {
 		{"Health", b.healthy, b.healthVerdict},
 		{"Finalized", b.finalized, b.finalizedVerdict},
 	} {
-		make := c.standard
+		decide := c.standard
 		if c.override != nil {
-			make = func() (verdict, error) { return b.overrideVerdict(c.override) }
+			decide = func() (verdict, error) { return b.overrideVerdict(c.override) }
 		}
-		v, err := make()
+		v, err := decide()
 		if err != nil {
 			return nil, fmt.Errorf("condition %s: %w", c.kind, err)
 		}
@@ -193,15 +106,16 @@ func (b *reportBuilder) conditions() ([]any, error) {
 	return out, nil
 }
 
-// overrideVerdict is a condition that the task writes out.
+// overrideVerdict returns the verdict of a rule of the task for a whole condition.
 func (b *reportBuilder) overrideVerdict(r *reasonRule) (verdict, error) {
-	yes, err := b.holds(r)
+	holds, err := b.holds(r)
 	if err != nil {
 		return verdict{}, err
 	}
-	return b.renderVerdict(*r, statusOf(yes))
+	return b.renderVerdict(*r, statusOf(holds))
 }
 
+// holds reports whether the expression of a rule is true.
 func (b *reportBuilder) holds(r *reasonRule) (bool, error) {
 	v, err := r.when.eval(b.ctx, b.in.vars)
 	return isTrue(v), err
@@ -217,14 +131,14 @@ func (b *reportBuilder) renderVerdict(r reasonRule, status string) (v verdict, e
 	return v, err
 }
 
-// firstThatHolds returns the status, reason and message of the first rule that holds.
+// firstThatHolds returns the verdict of the first rule that holds, with the status True.
 func (b *reportBuilder) firstThatHolds(rules []reasonRule) (v verdict, found bool, err error) {
 	for i := range rules {
-		yes, err := b.holds(&rules[i])
+		holds, err := b.holds(&rules[i])
 		if err != nil {
 			return v, false, err
 		}
-		if yes {
+		if holds {
 			v, err = b.renderVerdict(rules[i], conditionTrue)
 			return v, err == nil, err
 		}
@@ -235,7 +149,7 @@ func (b *reportBuilder) firstThatHolds(rules []reasonRule) (v verdict, found boo
 // conditionTrue is the status of a condition that holds.
 const conditionTrue = "True"
 
-// statusOf returns the status of a condition that holds or not.
+// statusOf returns the status of a condition.
 func statusOf(holds bool) string {
 	if holds {
 		return conditionTrue
@@ -243,7 +157,7 @@ func statusOf(holds bool) string {
 	return "False"
 }
 
-// appliedVerdict is True when the agent has applied the work's present content.
+// appliedVerdict returns the condition Applied: True when the agent has applied the work's present content.
 func (b *reportBuilder) appliedVerdict() (verdict, error) {
 	v := verdict{status: statusOf(b.seen.applied), reason: "Applied", message: "on management cluster " + b.target}
 	switch {
@@ -263,8 +177,8 @@ func (b *reportBuilder) appliedVerdict() (verdict, error) {
 	return v, nil
 }
 
-// availableVerdict is True when the object is ready. A run that failed has seen nothing new: it
-// leaves the status of the last report on this generation.
+// availableVerdict returns the condition Available: True when the object is ready. A run that failed has read no new
+// state, so it repeats the status of the last report on this generation.
 func (b *reportBuilder) availableVerdict() (verdict, error) {
 	status := statusOf(b.work.isReady(b.seen))
 	if b.failed {
@@ -278,7 +192,8 @@ func (b *reportBuilder) availableVerdict() (verdict, error) {
 	return v, err
 }
 
-// healthVerdict is True after a run that succeeded.
+// healthVerdict returns the condition Health: False after a run that failed, and when a rule of the task for Health
+// holds.
 func (b *reportBuilder) healthVerdict() (verdict, error) {
 	adapter, _ := b.in.vars["adapter"].(map[string]any)
 	if !b.failed {
@@ -301,8 +216,8 @@ func (b *reportBuilder) healthVerdict() (verdict, error) {
 	return verdict{"False", "ExecutionFailed:" + phase, message}, nil
 }
 
-// finalizedVerdict is True when the resource is being deleted and nothing that the adapter made is
-// left.
+// finalizedVerdict returns the condition Finalized: True when the resource is being deleted and no object of the
+// adapter is left.
 func (b *reportBuilder) finalizedVerdict() (verdict, error) {
 	v, blocked, err := b.blocker()
 	if err != nil {
@@ -322,10 +237,11 @@ func (b *reportBuilder) finalizedVerdict() (verdict, error) {
 	return v, nil
 }
 
-// blocker returns the verdict of the first blocker that keeps the resource from being finalized.
-func (b *reportBuilder) blocker() (verdict, bool, error) {
+// blocker returns the reason and the message of the first blocker that keeps the resource from being finalized;
+// found is false when there is none. A task without blockers has one: the work itself.
+func (b *reportBuilder) blocker() (v verdict, found bool, err error) {
 	if b.deleting && len(b.work.blockers) > 0 {
-		v, found, err := b.firstThatHolds(b.work.blockers)
+		v, found, err = b.firstThatHolds(b.work.blockers)
 		if !found {
 			v.message = ""
 		}
@@ -352,6 +268,7 @@ func (b *reportBuilder) chooseReason() (verdict, error) {
 	return verdict{}, nil
 }
 
+// standardReason returns the reason and the message of a standard rule, and whether the rule holds.
 func (b *reportBuilder) standardReason(name string) (v verdict, holds bool, err error) {
 	switch name {
 	case "waiting":

@@ -27,14 +27,14 @@ type Memory struct {
 	OnWrite func(adapter.Object)
 
 	mu       sync.Mutex
-	objects  map[place]adapter.Object
+	objects  map[objectKey]adapter.Object
 	serial   int64
 	watchers map[int]func(adapter.Event) bool
 	nextID   int
 }
 
-// place identifies an object.
-type place struct {
+// objectKey identifies an object on a management cluster.
+type objectKey struct {
 	target                         work.Consumer
 	version, kind, namespace, name string
 }
@@ -46,7 +46,7 @@ var (
 
 // NewMemory returns a Memory without objects.
 func NewMemory() *Memory {
-	return &Memory{objects: map[place]adapter.Object{}, watchers: map[int]func(adapter.Event) bool{}}
+	return &Memory{objects: map[objectKey]adapter.Object{}, watchers: map[int]func(adapter.Event) bool{}}
 }
 
 // Annotations of objects that transports apply.
@@ -61,7 +61,7 @@ func (m *Memory) Discover(_ context.Context, s adapter.Search) ([]adapter.Object
 	defer m.mu.Unlock()
 	var found []adapter.Object
 	if s.Name != "" && s.Namespace != "*" {
-		if o, ok := m.objects[place{s.TargetCluster, s.APIVersion, s.Kind, s.Namespace, s.Name}]; ok &&
+		if o, ok := m.objects[objectKey{s.TargetCluster, s.APIVersion, s.Kind, s.Namespace, s.Name}]; ok &&
 			hasLabels(o, s.Labels) {
 			found = append(found, clone(o))
 		}
@@ -92,8 +92,7 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 		return adapter.Applied{}, fmt.Errorf("applying %s: an object needs a kind and a name", a.Resource)
 	}
 	annotations(want)[annotationEvent] = string(event)
-	at := place{a.TargetCluster, text(want["apiVersion"]), text(want["kind"]), meta(want, "namespace"),
-		meta(want, "name")}
+	at := keyOf(a.TargetCluster, want)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	have, exists := m.objects[at]
@@ -104,24 +103,24 @@ func (m *Memory) Apply(_ context.Context, a adapter.Application) (adapter.Applie
 		m.put(at, want, nil)
 		return adapter.Applied{Operation: adapter.Created, Reason: "there was none", Object: clone(want)}, nil
 	}
-	was := generation(have)
+	stored := generation(have)
 	switch {
-	case was > a.Generation:
-		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", was,
+	case stored > a.Generation:
+		return adapter.Applied{Operation: adapter.Skipped, Reason: fmt.Sprintf("generation %d is newer than %d", stored,
 			a.Generation), Object: clone(have)}, nil
 	case sameContent(want, have):
 		return adapter.Applied{Operation: adapter.Skipped, Reason: "nothing to change", Object: clone(have)}, nil
-	case a.Recreate && was != a.Generation && !a.OnlyExisting:
+	case a.Recreate && stored != a.Generation && !a.OnlyExisting:
 		m.put(at, want, nil)
 		return adapter.Applied{Operation: adapter.Recreated, Reason: "the generation changed", Object: clone(want)}, nil
 	}
 	m.put(at, want, have)
-	return adapter.Applied{Operation: adapter.Updated, Reason: "it was another", Object: clone(want)}, nil
+	return adapter.Applied{Operation: adapter.Updated, Reason: "the content differs", Object: clone(want)}, nil
 }
 
 // put stores an object with a new resource version. It takes the uid and the status from
 // before, the object that o replaces; nil for a new object. The caller has the lock.
-func (m *Memory) put(at place, o, before adapter.Object) {
+func (m *Memory) put(at objectKey, o, before adapter.Object) {
 	m.serial++
 	md := o["metadata"].(map[string]any)
 	md["resourceVersion"] = strconv.FormatInt(m.serial, 10)
@@ -142,19 +141,20 @@ func (m *Memory) put(at place, o, before adapter.Object) {
 func (m *Memory) Delete(_ context.Context, d adapter.Deletion) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	delete(m.objects, m.at(d.TargetCluster, d.Object))
+	delete(m.objects, keyOf(d.TargetCluster, d.Object))
 	return nil
 }
 
-func (m *Memory) at(target work.Consumer, o adapter.Object) place {
-	return place{target, text(o["apiVersion"]), text(o["kind"]), meta(o, "namespace"), meta(o, "name")}
+// keyOf returns the key of an object.
+func keyOf(target work.Consumer, o adapter.Object) objectKey {
+	return objectKey{target, text(o["apiVersion"]), text(o["kind"]), meta(o, "namespace"), meta(o, "name")}
 }
 
 // Change changes an object as another client would, and calls the watchers. When change
 // returns false, Change deletes the object. It returns false when the object does not exist.
 func (m *Memory) Change(target work.Consumer, o adapter.Object, change func(adapter.Object) bool) bool {
 	m.mu.Lock()
-	at := m.at(target, o)
+	at := keyOf(target, o)
 	have, exists := m.objects[at]
 	if !exists {
 		m.mu.Unlock()
@@ -170,10 +170,7 @@ func (m *Memory) Change(target work.Consumer, o adapter.Object, change func(adap
 	} else {
 		delete(m.objects, at)
 	}
-	var watchers []func(adapter.Event) bool
-	for _, w := range m.watchers {
-		watchers = append(watchers, w)
-	}
+	watchers := slices.Collect(maps.Values(m.watchers))
 	m.mu.Unlock()
 	if err == nil {
 		for _, f := range watchers {
@@ -223,8 +220,8 @@ func (m *Memory) Recall(match func(adapter.Event) bool) {
 	}
 }
 
-// sameContent reports whether have has the content that a task wants. The status and the
-// metadata but labels and annotations are no content.
+// sameContent reports whether two objects have the same content: all members but the status and the metadata, and of
+// the metadata the labels and the annotations.
 func sameContent(want, have adapter.Object) bool {
 	for k, v := range want {
 		if k != "metadata" && k != "status" && !jsonvalue.Equal(v, have[k]) {
