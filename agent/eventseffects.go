@@ -81,10 +81,10 @@ type (
 	}
 	// evRemoved answers effRemove.
 	evRemoved struct {
-		id  work.ID
-		key objectKey
-		was removalOutcome
-		err *opError
+		id      work.ID
+		key     objectKey
+		outcome removalOutcome
+		err     *opError
 	}
 	// evProbed answers effProbe: up reports whether the API server answers.
 	evProbed struct{ up bool }

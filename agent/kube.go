@@ -224,7 +224,7 @@ func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body
 		if err != nil {
 			return answeredObject{}, err
 		}
-		return k.shownFull(e, obj), nil
+		return k.answered(e, obj), nil
 	}
 	obj, err := k.metaResource(e.key).Patch(ctx, e.key.Name, kind, body, o)
 	if err != nil {
@@ -233,7 +233,8 @@ func (k *kube) patch(ctx context.Context, e effApply, kind types.PatchType, body
 	return answeredObject{obj, k.registry.observe(e.key, obj, nil, e.gvk)}, nil
 }
 
-func (k *kube) shownFull(e effApply, obj *unstructured.Unstructured) answeredObject {
+// answered returns an object that the API server answered with in full.
+func (k *kube) answered(e effApply, obj *unstructured.Unstructured) answeredObject {
 	return answeredObject{obj, k.registry.observe(e.key, obj, obj.Object, e.gvk)}
 }
 

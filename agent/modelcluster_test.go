@@ -254,10 +254,10 @@ func (m *model) remove(e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	action := actionRead
 	if e.obs != nil && e.owner != "" {
-		action = e.next(e.instanceOf(e.obs))
+		action = e.next(e.watchedInstance(e.obs))
 	}
 	if action == actionAwait {
-		done.was = removalDeleting
+		done.outcome = removalDeleting
 		return done
 	}
 	o := m.objects[e.key]
@@ -265,7 +265,7 @@ func (m *model) remove(e effRemove) event {
 		return done
 	}
 	if action == actionRead {
-		action = e.next(m.instanceOf(e, o))
+		action = e.next(m.readInstance(e, o))
 	}
 	switch action {
 	case actionLeave:
@@ -286,13 +286,13 @@ func (m *model) remove(e effRemove) event {
 			m.showChange(e.key)
 		}
 	}
-	done.was = removalDeleting
+	done.outcome = removalDeleting
 	return done
 }
 
-// instanceOf is the object as the API server would answer with it now.
-func (m *model) instanceOf(e effRemove, o *modelObject) instance {
-	in := e.instanceOf(&observed{exists: true, uid: o.uid, deleting: o.deleting, owners: o.owners})
+// readInstance is the object as the API server would answer with it now.
+func (m *model) readInstance(e effRemove, o *modelObject) instance {
+	in := e.watchedInstance(&observed{exists: true, uid: o.uid, deleting: o.deleting, owners: o.owners})
 	if e.owner == "" { // the reference is known by its name
 		in.ours, in.othersOwnIt = len(o.owners) > 0, len(o.owners) > 1
 	}

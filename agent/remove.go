@@ -165,7 +165,7 @@ func (c *core) handleRemoved(ev evRemoved) {
 		r.failures++
 		r.retryAt = c.now.Add(backoffFor(ev.err, r.failures))
 		c.wakeAt(r.retryAt, w.id)
-	case ev.was == removalGone:
+	case ev.outcome == removalGone:
 		delete(w.applied, ev.key)
 		c.finishRemoval(w, ev.key, r)
 	default:

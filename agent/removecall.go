@@ -18,8 +18,8 @@ const (
 	actionLeave   removalAction = iota // nothing to do: the object is gone, or the work does not own it
 	actionRead                         // read the object from the API server and decide again
 	actionRelease                      // remove the work's owner reference; the object stays
-	actionAwait                        // its deletion has begun: wait for the end
-	actionDelete                       // ask for its deletion
+	actionAwait                        // the deletion of the object has begun: wait for its end
+	actionDelete                       // request the deletion of the object
 )
 
 // instance has the properties of an object on which its removal depends.
@@ -30,14 +30,14 @@ type instance struct {
 	deleting    bool
 	ours        bool // the AppliedManifestWork of the work owns it
 	othersOwnIt bool // another AppliedManifestWork owns it, too
-	// isFresh: the API server answered with it just now. Otherwise a watch
-	// showed it, and the object may have changed since.
+	// isFresh: the API server has just answered with this state. Otherwise it is
+	// from a watch, and the object may have changed since.
 	isFresh bool
 }
 
-// instanceOf is the instance that a watch showed; the work's AppliedManifestWork
-// exists.
-func (e effRemove) instanceOf(obs *observed) instance {
+// watchedInstance returns the instance that a watch showed. The work's AppliedManifestWork
+// must exist.
+func (e effRemove) watchedInstance(obs *observed) instance {
 	return instance{
 		exists: obs.exists, uid: obs.uid, rv: obs.rv, deleting: obs.deleting, ours: slices.Contains(obs.owners, e.owner),
 		othersOwnIt: slices.ContainsFunc(obs.owners, func(o types.UID) bool { return o != e.owner }),
@@ -48,8 +48,8 @@ func (e effRemove) instanceOf(obs *observed) instance {
 //
 // An instance that a watch showed may be out of date. That is enough to delete,
 // since the API server checks the uid. It is not enough to leave the object in
-// the cluster: another owner that the watch showed may have given the object up
-// meanwhile. Then the object would have no owner, and would stay for ever (I9).
+// the cluster: another owner that the watch showed may have released the object
+// since. Then the object would have no owner, and would stay for ever (I9).
 // Nor is it enough to wait for the end of a deletion: without the right to watch
 // the kind the agent would never observe the end.
 func (e effRemove) next(in instance) removalAction {
@@ -73,14 +73,14 @@ func (e effRemove) next(in instance) removalAction {
 const removeTries = 3
 
 // remove deletes an object that the work owns alone, and removes the work's
-// owner reference from an object that stays. The answer is removalGone when
+// owner reference from an object that stays. The outcome is removalGone when
 // nothing is left to do, and removalDeleting when the API server has still to
 // delete the object.
 func (k *kube) remove(ctx context.Context, e effRemove) event {
 	done := evRemoved{id: e.id, key: e.key}
 	in, action := instance{}, actionRead
 	if e.obs != nil && e.owner != "" { // without the owner's uid, only a reference's name identifies the owner
-		in = e.instanceOf(e.obs)
+		in = e.watchedInstance(e.obs)
 		action = e.next(in)
 	}
 	var obj *metav1.PartialObjectMetadata
@@ -88,8 +88,8 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 		if action == actionRead {
 			var err error
 			obj, err = k.metaResource(e.key).Get(ctx, e.key.Name, metav1.GetOptions{})
-			// The agent may not even read the object, and never saw it: then its
-			// creation was refused.
+			// The agent may not read the object and has never seen it: then the
+			// API server refused its creation.
 			if apierrors.IsNotFound(err) || apierrors.IsForbidden(err) && e.uid == "" {
 				return done
 			}
@@ -97,7 +97,7 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 				done.err = classifyError(e.hideSecrets(err))
 				return done
 			}
-			in = k.instanceOf(e, obj)
+			in = k.readInstance(e, obj)
 			action = e.next(in)
 		}
 		var err error
@@ -105,13 +105,13 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 		case actionLeave:
 			return done
 		case actionAwait:
-			done.was = removalDeleting
+			done.outcome = removalDeleting
 			return done
 		case actionRelease:
 			err = k.releaseObject(ctx, e, obj)
 		default:
 			if err = k.deleteObject(ctx, e.key, in); err == nil {
-				done.was = removalDeleting
+				done.outcome = removalDeleting
 			}
 		}
 		if err == nil || apierrors.IsNotFound(err) {
@@ -127,8 +127,8 @@ func (k *kube) remove(ctx context.Context, e effRemove) event {
 	return done
 }
 
-// instanceOf is the instance that the API server answered with.
-func (k *kube) instanceOf(e effRemove, obj *metav1.PartialObjectMetadata) instance {
+// readInstance returns the instance that the API server answered with.
+func (k *kube) readInstance(e effRemove, obj *metav1.PartialObjectMetadata) instance {
 	in := instance{
 		exists: true, uid: obj.UID, rv: version(obj.ResourceVersion), deleting: obj.DeletionTimestamp != nil, isFresh: true,
 	}
@@ -143,14 +143,14 @@ func (k *kube) instanceOf(e effRemove, obj *metav1.PartialObjectMetadata) instan
 	return in
 }
 
-// deleteObject asks for the deletion of the instance, and of no other one.
+// deleteObject requests the deletion of the instance. It deletes no later object of the same name.
 func (k *kube) deleteObject(ctx context.Context, key objectKey, in instance) error {
-	only := &metav1.Preconditions{UID: &in.uid}
+	onlyIf := &metav1.Preconditions{UID: &in.uid}
 	if k.sharesCluster() && in.rv != 0 { // the agent of another hub may come to own it at any moment
-		only.ResourceVersion = new(strconv.FormatUint(in.rv, 10))
+		onlyIf.ResourceVersion = new(strconv.FormatUint(in.rv, 10))
 	}
 	background := metav1.DeletePropagationBackground // as OCM does, regardless of the work's option
-	o := metav1.DeleteOptions{Preconditions: only, PropagationPolicy: &background}
+	o := metav1.DeleteOptions{Preconditions: onlyIf, PropagationPolicy: &background}
 	return k.metaResource(key).Delete(ctx, key.Name, o)
 }
 

@@ -32,14 +32,14 @@ func TestI9AStaleObservationLeavesNoObject(t *testing.T) {
 
 	// Both removals see two owners. The first one releases the object.
 	one, two := removal("one"), removal("two")
-	if done := w.agent.kube.remove(t.Context(), one).(evRemoved); done.err != nil || done.was != removalGone {
+	if done := w.agent.kube.remove(t.Context(), one).(evRemoved); done.err != nil || done.outcome != removalGone {
 		t.Fatalf("work one: %+v", done)
 	}
 	if owners := ownersOf(w.get(t, configMaps, w.ns, "a")); len(owners) != 1 || owners[w.amw("two")] == "" {
 		t.Fatalf("the object has the owners %v, want work two alone", owners)
 	}
 	// The second work finds no other owner and deletes the object.
-	if done := w.agent.kube.remove(t.Context(), two).(evRemoved); done.err != nil || done.was != removalDeleting {
+	if done := w.agent.kube.remove(t.Context(), two).(evRemoved); done.err != nil || done.outcome != removalDeleting {
 		t.Errorf("work two: %+v", done)
 	}
 	w.awaitGone(t, configMaps, w.ns, "a")

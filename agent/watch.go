@@ -268,9 +268,9 @@ func (s *kindSink) observe(key objectKey, obj any, m metav1.Object) *observed {
 	return s.w.kube.registry.observe(key, m, content, gvk)
 }
 
-// noteChange returns key and metadata of an object that has changed; ok is false for a value that is no object. A
-// changed CustomResourceDefinition may give the agent other kinds.
-func (s *kindSink) noteChange(obj any) (key objectKey, m metav1.Object, ok bool) {
+// readChange returns key and metadata of an object that has changed; ok is false for a value that is no object. A
+// changed CustomResourceDefinition may give the agent other kinds, so readChange has the watcher read them again.
+func (s *kindSink) readChange(obj any) (key objectKey, m metav1.Object, ok bool) {
 	m, err := meta.Accessor(obj)
 	if err != nil {
 		return key, nil, false
@@ -283,7 +283,7 @@ func (s *kindSink) noteChange(obj any) (key objectKey, m metav1.Object, ok bool)
 
 // show posts an object that exists to the core, if it is registered.
 func (s *kindSink) show(obj any) {
-	key, m, ok := s.noteChange(obj)
+	key, m, ok := s.readChange(obj)
 	if !ok {
 		return
 	}
@@ -294,7 +294,7 @@ func (s *kindSink) show(obj any) {
 
 // showDeleted posts to the core that an object does not exist any more, if it is registered.
 func (s *kindSink) showDeleted(obj any) {
-	key, m, ok := s.noteChange(obj)
+	key, m, ok := s.readChange(obj)
 	if !ok {
 		return
 	}

@@ -220,20 +220,20 @@ func (k *kube) replace(ctx context.Context, e effApply, obj *unstructured.Unstru
 		if err != nil {
 			return answeredObject{}, err
 		}
-		return k.shownFull(e, made), nil
+		return k.answered(e, made), nil
 	}
 	if err != nil {
 		return answeredObject{}, err
 	}
 	next := mergeIntoLive(obj, live)
 	if equality.Semantic.DeepEqual(withoutStatus(next), withoutStatus(live)) {
-		return k.shownFull(e, live), nil
+		return k.answered(e, live), nil
 	}
 	made, err := k.resource(e.key).Update(ctx, next, metav1.UpdateOptions{FieldManager: updateManager})
 	if err != nil {
 		return answeredObject{}, err
 	}
-	return k.shownFull(e, made), nil
+	return k.answered(e, made), nil
 }
 
 // create creates a missing object; of an existing one it changes the owners only.
@@ -241,7 +241,7 @@ func (k *kube) create(ctx context.Context, e effApply, obj *unstructured.Unstruc
 	cutRemovedKeys(obj)
 	made, err := k.resource(e.key).Create(ctx, obj, metav1.CreateOptions{FieldManager: e.strategy.manager})
 	if err == nil {
-		return k.shownFull(e, made).obs, nil
+		return k.answered(e, made).obs, nil
 	}
 	if !apierrors.IsAlreadyExists(err) {
 		return nil, err
@@ -291,7 +291,7 @@ func (k *kube) serverSideApply(ctx context.Context, e effApply, obj *unstructure
 		case err != nil:
 			return nil, err
 		case live.GetAnnotations()[workv1.ManifestConfigSpecHashAnnotationKey] == plan.hash:
-			return k.ensureOwners(ctx, e, k.shownFull(e, live))
+			return k.ensureOwners(ctx, e, k.answered(e, live))
 		default:
 			plan.keepIgnored(obj.Object, live.Object)
 			addOwners(obj, e.owners)                          // also when the work ignores owner references
