@@ -35,13 +35,13 @@ func (p *Client) CreateCluster(ctx context.Context, r platform.ClusterRequest) (
 	if err != nil {
 		return Cluster{}, fmt.Errorf("the cluster: %w", err)
 	}
-	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Path: pathClusters, Header: idempotencyKey(),
+	return p.sendForCluster(ctx, remote.Request{Method: http.MethodPost, Path: pathClusters, Header: idempotencyKey(),
 		Body: body})
 }
 
 // Cluster returns one cluster.
 func (p *Client) Cluster(ctx context.Context, id ClusterID) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathClusters, string(id))})
+	return p.sendForCluster(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathClusters, string(id))})
 }
 
 // ClusterQuery selects clusters of the caller's account. An empty member selects all.
@@ -65,7 +65,7 @@ func (p *Client) Clusters(ctx context.Context, q ClusterQuery) ([]platform.Clust
 // UpdateCluster applies a JSON merge patch, such as {"spec":{"hibernated":true}}. With an etag, the
 // error has status 412 when the cluster has changed since.
 func (p *Client) UpdateCluster(ctx context.Context, id ClusterID, patch json.RawMessage, etag string) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathClusters, string(id)),
+	return p.sendForCluster(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathClusters, string(id)),
 		Header: remote.MergePatchHeader(etag),
 		Body:   patch})
 }
@@ -93,7 +93,7 @@ func (p *Client) DeleteCluster(ctx context.Context, id ClusterID, d DeleteOption
 	return err
 }
 
-// ClusterStatuses returns the reports of the region's controllers about a cluster.
+// ClusterStatuses returns the reports of the region's adapters about a cluster.
 func (p *Client) ClusterStatuses(ctx context.Context, id ClusterID) (platform.ClusterStatuses, error) {
 	var s platform.ClusterStatuses
 	err := p.get(ctx, pathOf(pathClusters, string(id))+"/statuses", nil, &s)
@@ -113,8 +113,8 @@ func (p *Client) WatchClusters(ctx context.Context, o remote.WatchOptions) (*rem
 	return p.http.Watch(ctx, pathClusters, o)
 }
 
-// FollowClusters calls apply with every event of WatchClusters, across broken streams. See
-// FollowBundles.
+// FollowClusters calls apply with every event of WatchClusters, across broken streams, as
+// FollowBundles does.
 func (p *Client) FollowClusters(ctx context.Context, o remote.WatchOptions, apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, p.WatchClusters, apply)
 }
@@ -238,7 +238,8 @@ func pathOf(collection, id string) string { return collection + "/" + url.PathEs
 // idempotencyKey returns the header Idempotency-Key with a random value: a retried POST then has one effect.
 func idempotencyKey() http.Header { return http.Header{"Idempotency-Key": {uuid.NewString()}} }
 
-func (p *Client) cluster(ctx context.Context, r remote.Request) (Cluster, error) {
+// sendForCluster sends a request whose answer is a cluster.
+func (p *Client) sendForCluster(ctx context.Context, r remote.Request) (Cluster, error) {
 	doc, _, err := p.http.Do(ctx, r)
 	if err != nil {
 		return Cluster{}, err
@@ -284,6 +285,6 @@ func allByOffset[T any](ctx context.Context, get func(ctx context.Context, limit
 
 // Rollback returns a cluster to the release before its last upgrade. The error has status 409 when it cannot go back.
 func (p *Client) Rollback(ctx context.Context, cluster ClusterID) (Cluster, error) {
-	return p.cluster(ctx, remote.Request{Method: http.MethodPost, Header: idempotencyKey(),
+	return p.sendForCluster(ctx, remote.Request{Method: http.MethodPost, Header: idempotencyKey(),
 		Path: pathOf(pathClusters, string(cluster)) + "/rollback"})
 }

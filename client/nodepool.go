@@ -25,18 +25,18 @@ func (p *Client) CreateNodePool(ctx context.Context, r platform.NodePoolRequest)
 	if err != nil {
 		return NodePool{}, fmt.Errorf("the node pool: %w", err)
 	}
-	return p.nodePool(ctx, remote.Request{Method: http.MethodPost, Path: pathNodePools, Header: idempotencyKey(),
+	return p.sendForNodePool(ctx, remote.Request{Method: http.MethodPost, Path: pathNodePools, Header: idempotencyKey(),
 		Body: body})
 }
 
 // NodePool returns one node pool.
 func (p *Client) NodePool(ctx context.Context, id NodePoolID) (NodePool, error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathNodePools, string(id))})
+	return p.sendForNodePool(ctx, remote.Request{Method: http.MethodGet, Path: pathOf(pathNodePools, string(id))})
 }
 
 // NodePoolQuery selects node pools of the caller's account. An empty member selects all.
 type NodePoolQuery struct {
-	Cluster ClusterID // id
+	Cluster ClusterID
 	Name    string
 	Phase   platform.NodePoolPhase
 }
@@ -58,7 +58,7 @@ func (p *Client) NodePools(ctx context.Context, q NodePoolQuery) ([]platform.Nod
 // has status 412 when the node pool has changed since.
 func (p *Client) UpdateNodePool(ctx context.Context, id NodePoolID, patch json.RawMessage, etag string) (NodePool,
 	error) {
-	return p.nodePool(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathNodePools, string(id)),
+	return p.sendForNodePool(ctx, remote.Request{Method: http.MethodPatch, Path: pathOf(pathNodePools, string(id)),
 		Header: remote.MergePatchHeader(etag),
 		Body:   patch})
 }
@@ -71,7 +71,7 @@ func (p *Client) DeleteNodePool(ctx context.Context, id NodePoolID, etag string)
 	return err
 }
 
-// NodePoolStatuses returns the reports of the region's controllers about a node pool.
+// NodePoolStatuses returns the reports of the region's adapters about a node pool.
 func (p *Client) NodePoolStatuses(ctx context.Context, id NodePoolID) (platform.NodePoolStatuses, error) {
 	var s platform.NodePoolStatuses
 	err := p.get(ctx, pathOf(pathNodePools, string(id))+"/status", nil, &s)
@@ -86,17 +86,17 @@ func (p *Client) WatchNodePools(ctx context.Context, cluster ClusterID, o remote
 	return p.http.WatchQuery(ctx, pathNodePools, q)
 }
 
-// FollowNodePools calls apply with every event of WatchNodePools, across broken streams. See
-// FollowBundles.
+// FollowNodePools calls apply with every event of WatchNodePools, across broken streams, as
+// FollowBundles does.
 func (p *Client) FollowNodePools(ctx context.Context, cluster ClusterID, o remote.WatchOptions,
 	apply func(remote.Event) error) error {
 	return remote.Follow(ctx, o, func(ctx context.Context, o remote.WatchOptions) (*remote.Watch, error) {
-		return p.WatchNodePools(
-			ctx, cluster, o)
+		return p.WatchNodePools(ctx, cluster, o)
 	}, apply)
 }
 
-func (p *Client) nodePool(ctx context.Context, r remote.Request) (NodePool, error) {
+// sendForNodePool sends a request whose answer is a node pool.
+func (p *Client) sendForNodePool(ctx context.Context, r remote.Request) (NodePool, error) {
 	doc, _, err := p.http.Do(ctx, r)
 	if err != nil {
 		return NodePool{}, err

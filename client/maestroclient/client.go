@@ -43,9 +43,8 @@ type Options struct {
 	KeepaliveTime, KeepaliveTimeout time.Duration
 }
 
-// Client is a client of one Maestro: it reads, deletes and watches over REST, and creates and updates
-// over gRPC. An unavailable Maestro is an error with status 503 within the timeout. Several
-// goroutines may use it.
+// Client is a client of one Maestro. It creates and updates bundles over gRPC; all other calls go over REST. An
+// unavailable Maestro is an error with status 503 within the timeout. Several goroutines may use it.
 type Client struct {
 	rest    *remote.Service
 	conn    *grpc.ClientConn
