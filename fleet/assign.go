@@ -132,7 +132,7 @@ func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (
 			hosts = inv.hosts(time.Now())
 			if i := choose(d, hosts); i >= 0 {
 				c = choice{id: hosts[i].ID, name: hosts[i].Name, isHeld: true}
-				inv.hold(c.id, d.Amounts, 1)
+				inv.reserveInProgress(c.id, d.Amounts, 1)
 			}
 		})
 		if c.id != "" {
@@ -156,7 +156,7 @@ func (f *Fleet) makeChoice(ctx context.Context, d Demand, source choiceSource) (
 // endHold releases the amounts that a choice holds on the inventory.
 func (f *Fleet) endHold(c choice, d Demand) {
 	if c.isHeld {
-		f.shared.use(func(inv *inventory) { inv.hold(c.id, d.Amounts, -1) })
+		f.shared.use(func(inv *inventory) { inv.reserveInProgress(c.id, d.Amounts, -1) })
 	}
 }
 

@@ -48,7 +48,7 @@ type placementEntry struct {
 	removed    bool
 	cluster    cluster.ID
 	mc         cluster.ManagementClusterID // id; "" while it waits
-	second     cluster.ManagementClusterID // on which a move reserves the amounts, too; "" for none
+	reservedOn cluster.ManagementClusterID // on which a move reserves the amounts, too; "" for none
 	phase      api.MovePhase               // of a move that is not over; "" for none
 	recovered  cluster.ManagementClusterID // lost source of a recovery that is Ending; "" for none
 	orphanedAt time.Time                   // when fleet found that the cluster does not exist; zero: it exists
@@ -115,7 +115,7 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 			e.orphanedAt = *p.OrphanedTime
 		}
 		if delete(inv.forwarding, d.ID); p.Move != nil && !e.removed {
-			if e.second = p.Move.ReservedOn; !p.Move.isOver() {
+			if e.reservedOn = p.Move.ReservedOn; !p.Move.isOver() {
 				e.phase = p.Move.Phase
 			}
 			if p.Move.Phase == api.Forwarding {
@@ -128,7 +128,7 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 		if delete(inv.recovering, d.ID); e.phase == api.Recovering && e.orphanedAt.IsZero() {
 			inv.recovering[d.ID] = e.cluster
 		}
-		frees := known && (have.second != e.second || have.mc == e.mc && e.mc != "" &&
+		frees := known && (have.reservedOn != e.reservedOn || have.mc == e.mc && e.mc != "" &&
 			!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))
 		if delete(inv.growing, d.ID); p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
 			e.growth = growth(p.Demand.Amounts, p.Size, p.WantedSize)
@@ -166,7 +166,7 @@ func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, 
 // addToSum adds a placement's reservations, multiplied by times, to the sums of its management clusters. A waiting or
 // removed placement has none, and one that moves may have two.
 func (inv *inventory) addToSum(e placementEntry, times int) {
-	for _, mc := range []cluster.ManagementClusterID{e.mc, e.second} {
+	for _, mc := range []cluster.ManagementClusterID{e.mc, e.reservedOn} {
 		if e.removed || mc == "" {
 			continue
 		}
@@ -188,9 +188,9 @@ func (inv *inventory) countRecovered(e placementEntry, times int) {
 	}
 }
 
-// hold reserves amounts in memory while a transaction is in progress, so that concurrent ones choose other
-// management clusters. times is 1 at the beginning of the transaction and -1 at its end.
-func (inv *inventory) hold(mc cluster.ManagementClusterID, amounts Amounts, times int) {
+// reserveInProgress reserves amounts in memory while a transaction is in progress, so that concurrent ones choose
+// other management clusters. times is 1 at the beginning of the transaction and -1 at its end.
+func (inv *inventory) reserveInProgress(mc cluster.ManagementClusterID, amounts Amounts, times int) {
 	s := inv.inProgress[mc]
 	s = sum{s.placements + times, plus(s.reserved, amounts, int64(times))}
 	if inv.inProgress[mc] = s; s.placements == 0 {
@@ -263,8 +263,8 @@ func (inv *inventory) orphaned(now time.Time) (all []orphanedPlacement) {
 		}
 		o := orphanedPlacement{cluster: e.cluster, mc: inv.mcs[e.mc].m.Name, since: e.orphanedAt,
 			connected: inv.isConnected(e.mc, now)}
-		if e.second != "" {
-			o.second, o.connected = inv.mcs[e.second].m.Name, o.connected && inv.isConnected(e.second, now)
+		if e.reservedOn != "" {
+			o.reservedOn, o.connected = inv.mcs[e.reservedOn].m.Name, o.connected && inv.isConnected(e.reservedOn, now)
 		}
 		all = append(all, o)
 	}

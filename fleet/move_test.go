@@ -305,7 +305,7 @@ func TestI9AForcedDeletionDuringAMoveKeepsBothReservations(t *testing.T) {
 	}
 	b.eventually("the placement is Orphaned", func() bool { return len(b.fleet.orphanedPlacements()) == 1 })
 	o := b.fleet.orphanedPlacements()[0]
-	checkEqual(t, "both sides", fmt.Sprint(len(o.mc), len(o.second), o.connected), "3 3 true")
+	checkEqual(t, "both sides", fmt.Sprint(len(o.mc), len(o.reservedOn), o.connected), "3 3 true")
 	checkEqual(t, "one", b.usage(one, "planes"), "3 free, 1 reserved by 1")
 	checkEqual(t, "two", b.usage(two, "planes"), "3 free, 1 reserved by 1")
 	b.reportLost(two)

@@ -102,11 +102,11 @@ func (f *Fleet) checkOrphans(ctx context.Context, known map[cluster.ID]*orphanCh
 
 // orphanedPlacement is a placement whose cluster does not exist any more.
 type orphanedPlacement struct {
-	cluster   cluster.ID
-	mc        cluster.ManagementCluster
-	second    cluster.ManagementCluster // on which a move reserves room, too; "" for none
-	since     time.Time
-	connected bool
+	cluster    cluster.ID
+	mc         cluster.ManagementCluster
+	reservedOn cluster.ManagementCluster // on which a move reserves room, too; "" for none
+	since      time.Time
+	connected  bool
 }
 
 // checkOrphan releases the placement of a removed cluster if its management cluster is connected and has had none of
@@ -160,7 +160,7 @@ func (f *Fleet) listWorksOf(ctx context.Context, o orphanedPlacement,
 	if err != nil {
 		return nil, err
 	}
-	mcs := []cluster.ManagementCluster{o.mc, o.second}
+	mcs := []cluster.ManagementCluster{o.mc, o.reservedOn}
 	for _, mc := range slices.DeleteFunc(mcs, func(mc cluster.ManagementCluster) bool { return mc == "" }) {
 		held, read := unknown[mc]
 		if !read {

@@ -122,7 +122,7 @@ func (inv *inventory) movables() (planes []movable, settles map[cluster.Manageme
 		case api.Moving:
 			loses = e.mc
 		case api.Canceling, api.Removing, api.Recovering: // a canceled move may still take place; the next plan sees it
-			loses = e.second
+			loses = e.reservedOn
 		default:
 			m := movable{cluster: e.cluster, on: e.mc, demand: e.demand}
 			if e.phase != "" {

@@ -9,24 +9,25 @@ import (
 	api "atoll.dev/api/fleet"
 )
 
-// workRequest is the last request for work on a waiting cluster: its time, the version of the cluster's placement at
-// that time, and the number of requests since the placement has that version.
+// workRequest is fleet's last request that the adapters run for a cluster: one that waits for a management cluster,
+// or one whose control plane waits for room for its larger size. It has the time, the version of the cluster's
+// placement at that time, and the number of requests since the placement has that version.
 type workRequest struct {
 	at      time.Time
 	version int64
 	count   int
 }
 
-// hasEnded reports whether a request was answered or has expired. An answer equal to the last one creates no new
-// version, and adapters may be disconnected, so requests expire, each after twice the time of the one before.
+// hasEnded reports whether the request has changed the placement, or has expired. Some requests change nothing: the
+// adapter may decide as before, or be disconnected. So each request expires, after twice the time of the one before.
 func (r workRequest) hasEnded(version int64, now time.Time) bool {
 	return r.version != version || now.Sub(r.at) >= min(firstExpiry<<(r.count-1), maxExpiry)
 }
 
 const (
-	// maxRequests bounds the requests in progress. Further ones follow when these are over.
+	// maxRequests bounds the new requests and those of the last firstExpiry. Further requests follow in later plans.
 	maxRequests = 100
-	// firstExpiry is how long a first request counts as in progress.
+	// A first request expires after firstExpiry, and no request later than after maxExpiry.
 	firstExpiry = 2 * time.Second
 	maxExpiry   = 64 * time.Second
 )
@@ -47,9 +48,10 @@ func (inv *inventory) waitingOldestFirst() []entryWithID {
 	return inv.sortedWaiting
 }
 
-// planRequests returns the waiting placements for which to request work, the oldest first. In order of age it gives
-// each waiting placement room in a copy of the region; it returns those that find room and have no request in
-// progress. The result and the requests in progress are at most maxRequests together.
+// planRequests returns the placements for which to request work: waiting ones, the oldest first, and then those that
+// need room for a larger size. It reserves room for each of them in a copy of the inventory, in this order, and
+// returns those that find room and whose last request has ended. The result and the requests of the last firstExpiry
+// are at most maxRequests together: an older request without an effect does not keep other clusters waiting.
 func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
 	if inv.waiting == 0 && len(inv.growing) == 0 {
 		return nil
@@ -58,11 +60,11 @@ func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
 	if !slices.ContainsFunc(fleet, func(m ManagementCluster) bool { return m.State == api.Ready && m.Unusable == "" }) {
 		return nil
 	}
-	pendingRequests := 0
+	recentRequests := 0
 	// If a demand finds no room, an equal demand after it finds none either.
 	full := map[string]bool{}
 	for _, w := range inv.waitingOldestFirst() {
-		if pendingRequests+len(plan) >= maxRequests {
+		if recentRequests+len(plan) >= maxRequests {
 			break
 		}
 		if full[w.demandKey] {
@@ -76,25 +78,26 @@ func (inv *inventory) planRequests(now time.Time) (plan []entryWithID) {
 		fleet[i].addInPlace(w.demand.Amounts)
 		if last, ok := inv.requests[w.id]; ok && !last.hasEnded(w.version, now) {
 			if now.Sub(last.at) < firstExpiry {
-				pendingRequests++
+				recentRequests++
 			}
 			continue
 		}
 		plan = append(plan, w)
 	}
-	return append(plan, inv.planGrowth(fleet, maxRequests-pendingRequests-len(plan), now)...)
+	return append(plan, inv.planGrowth(fleet, maxRequests-recentRequests-len(plan), now)...)
 }
 
-// planGrowth returns at most most of the placements whose wanted size has room in fleet, after the waiting ones: a
-// cluster that does not run yet comes first.
-func (inv *inventory) planGrowth(fleet []ManagementCluster, most int, now time.Time) (plan []entryWithID) {
+// planGrowth returns the placements, at most limit, whose wanted size has room in fleet and whose last request has
+// ended. The caller has reserved the room of waiting placements in fleet: a cluster that does not run yet comes
+// first.
+func (inv *inventory) planGrowth(fleet []ManagementCluster, limit int, now time.Time) (plan []entryWithID) {
 	for _, id := range slices.Sorted(maps.Keys(inv.growing)) {
-		if len(plan) >= most {
+		if len(plan) >= limit {
 			break
 		}
 		e := inv.entries[id]
 		i := slices.IndexFunc(fleet, func(m ManagementCluster) bool { return m.ID == e.mc })
-		if i < 0 || e.second != "" || !fleet[i].hasFree(e.growth) {
+		if i < 0 || e.reservedOn != "" || !fleet[i].hasFree(e.growth) {
 			continue
 		}
 		fleet[i].Reserved = plus(fleet[i].Reserved, e.growth, 1)
@@ -105,11 +108,14 @@ func (inv *inventory) planGrowth(fleet []ManagementCluster, most int, now time.T
 	return plan
 }
 
-// recordRequest records a request for work.
+// maxCounted bounds the count of a workRequest, which hasEnded uses as a power of two.
+const maxCounted = 10
+
+// recordRequest records that work was requested for a placement.
 func (inv *inventory) recordRequest(w entryWithID, now time.Time) {
-	a := inv.requests[w.id]
-	if a.version != w.version {
-		a.count = 0
+	last := inv.requests[w.id]
+	if last.version != w.version {
+		last.count = 0
 	}
-	inv.requests[w.id] = workRequest{now, w.version, min(a.count+1, 10)}
+	inv.requests[w.id] = workRequest{now, w.version, min(last.count+1, maxCounted)}
 }
