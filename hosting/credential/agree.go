@@ -37,7 +37,7 @@ func Agree(ctx context.Context, o Options, id controlplane.ID, admin controlplan
 		if err != nil || !isLive(c, id, o.Longest) || c.Status.Certificate == "" {
 			continue
 		}
-		w, err := check(c, o.Longest)
+		w, err := parseCredential(c, o.Longest)
 		if err == nil {
 			err = b.grant(ctx, w)
 		}
@@ -59,7 +59,7 @@ func isLive(c *apihosting.Credential, id controlplane.ID, longest time.Duration)
 	if c.Spec.ClusterName != id.Name || c.DeletionTimestamp != nil {
 		return false
 	}
-	w, err := check(c, longest)
+	w, err := parseCredential(c, longest)
 	return err == nil && time.Now().Before(w.expires)
 }
 

@@ -56,7 +56,7 @@ func (b bindings) resource(name string) dynamic.NamespaceableResourceInterface {
 // default roles a second or two after it is ready. grant makes cluster-admin itself, as Kubernetes
 // has it, and the plane completes it; the binding of another role has an effect when the plane has
 // made the role.
-func (b bindings) grant(ctx context.Context, w wanted) error {
+func (b bindings) grant(ctx context.Context, w order) error {
 	_, err := b.resource("clusterroles").Get(ctx, w.role, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) && w.role != adminRole {
 		err = nil
@@ -96,7 +96,7 @@ func (b bindings) grant(ctx context.Context, w wanted) error {
 
 // checkRole deletes the binding that is there when it grants another role, and returns an error then: the
 // next attempt makes the right one. It accepts the binding that an interrupted attempt made.
-func (b bindings) checkRole(ctx context.Context, w wanted) error {
+func (b bindings) checkRole(ctx context.Context, w order) error {
 	have, err := b.resource("clusterrolebindings").Get(ctx, w.group, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("reading a credential's binding: %w", err)
@@ -116,7 +116,7 @@ var probes = map[string]map[string]any{
 }
 
 // awaitEffect returns when the API server lets the user do what its binding grants.
-func (b bindings) awaitEffect(ctx context.Context, w wanted) error {
+func (b bindings) awaitEffect(ctx context.Context, w order) error {
 	ctx, cancel := context.WithTimeout(ctx, effectLimit)
 	defer cancel()
 	review := &unstructured.Unstructured{Object: map[string]any{

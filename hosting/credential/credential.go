@@ -130,7 +130,7 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 	if object.GetDeletionTimestamp() != nil {
 		return 0, i.revoke(ctx, object, c, hc, now)
 	}
-	w, err := check(c, i.longest)
+	w, err := parseCredential(c, i.longest)
 	if err != nil {
 		return 0, i.refuse(ctx, object, c, InvalidRequest, err.Error())
 	}
@@ -148,8 +148,8 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 		}
 		return w.expires.Sub(now), nil // the cluster's administrators may have removed the binding
 	}
-	if !isHeld(object) {
-		return 0, i.hold(ctx, object) // the watch brings the held object
+	if !hasFinalizer(object) {
+		return 0, i.addFinalizer(ctx, object) // the watch brings the changed object
 	}
 	admin, err := i.wakePlane(ctx, clusterOf(object))
 	if err != nil {
@@ -176,9 +176,9 @@ func (i *issuer) reconcile(ctx context.Context, key loop.Key, object *unstructur
 
 // issue makes the binding and the certificate. The certificate is not published
 // before its binding has an effect, so that it can be used at once.
-func (i *issuer) issue(ctx context.Context, of controlplane.ID, w wanted, admin controlplane.Admin,
+func (i *issuer) issue(ctx context.Context, id controlplane.ID, w order, admin controlplane.Admin,
 	hc *hypershift.HostedCluster) (apihosting.CredentialStatus, error) {
-	certificate, err := i.planes.Sign(of, w.certificate())
+	certificate, err := i.planes.Sign(id, w.certificate())
 	if err != nil {
 		return apihosting.CredentialStatus{}, err
 	}
@@ -193,7 +193,7 @@ func (i *issuer) issue(ctx context.Context, of controlplane.ID, w wanted, admin 
 		return apihosting.CredentialStatus{}, err
 	}
 	if err := b.removeExpired(ctx, time.Now()); err != nil {
-		i.log.Warn("bindings of expired credentials stay", "cluster", of.String(), "error", err)
+		i.log.Warn("bindings of expired credentials stay", "cluster", id.String(), "error", err)
 	}
 	serverName := admin.ServerName // in the plane's serving certificate
 	if serverName == "" {
@@ -222,11 +222,11 @@ func (i *issuer) expire(ctx context.Context, object *unstructured.Unstructured, 
 // has left for another management cluster has the Credential there, and stays as it is.
 func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, c *apihosting.Credential,
 	hc *hypershift.HostedCluster, now time.Time) error {
-	if !isHeld(object) {
+	if !hasFinalizer(object) {
 		return nil
 	}
 	if hc != nil && hc.Status.HasLeft() {
-		return i.release(ctx, object)
+		return i.removeFinalizer(ctx, object)
 	}
 	// The expiration is set with the first certificate and never removed.
 	valid := c.Status.ExpirationTimestamp != nil && now.Before(c.Status.ExpirationTimestamp.Time)
@@ -249,7 +249,7 @@ func (i *issuer) revoke(ctx context.Context, object *unstructured.Unstructured, 
 			return err
 		}
 	}
-	if err := i.release(ctx, object); err != nil {
+	if err := i.removeFinalizer(ctx, object); err != nil {
 		return err
 	}
 	i.log.Info("credential revoked", "namespace", c.Namespace, "cluster", c.Spec.ClusterName, "credential", c.Spec.ID)

@@ -145,7 +145,7 @@ func TestASleepingPlane(t *testing.T) {
 	}
 
 	// The remains of a credential that expired while the plane slept.
-	if err := (bindings{w.admin}).grant(t.Context(), wanted{user: apihosting.CredentialUser("sleeps-2"),
+	if err := (bindings{w.admin}).grant(t.Context(), order{user: apihosting.CredentialUser("sleeps-2"),
 		group: apihosting.CredentialGroup("sleeps-2"), role: adminRole, expires: time.Now().Add(-time.Second),
 	}); err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func TestARestoredPlaneHasTheBindingsOfItsCredentials(t *testing.T) {
 	if err := b.remove(t.Context(), apihosting.CredentialGroup("agree-1")); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.grant(t.Context(), wanted{group: apihosting.CredentialGroup("revoked"),
+	if err := b.grant(t.Context(), order{group: apihosting.CredentialGroup("revoked"),
 		user: apihosting.CredentialUser("revoked"), role: adminRole,
 		expires: time.Now().Add(time.Hour)}); err != nil {
 		t.Fatal(err)

@@ -26,54 +26,55 @@ const (
 	maxUsername = 512
 )
 
-// wanted is the content of the certificate and of the binding that a Credential orders.
-type wanted struct {
+// order is the content of the certificate and of the binding that a valid Credential orders.
+type order struct {
 	key       crypto.PublicKey
 	user      string // in the plane; no other credential has it
 	group     string // the only one, and the binding's name
 	role      string // the ClusterRole that the binding grants
-	principal string // who asked for the credential
+	principal string // of the customer who created the credential
 	expires   time.Time
 }
 
-// certificate is the request to the plane's authority.
-func (w wanted) certificate() controlplane.CertificateRequest {
+// certificate returns the request to the plane's certificate authority.
+func (w order) certificate() controlplane.CertificateRequest {
 	return controlplane.CertificateRequest{
 		PublicKey: w.key, CommonName: w.user, Organization: w.group, Expires: w.expires,
 	}
 }
 
-// ids matches ids of credentials: what may be part of an object's name.
-var ids = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`)
+// idPattern matches the ids of credentials, which are parts of object names.
+var idPattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]{0,98}[A-Za-z0-9])?$`)
 
-// clusterRoles are the ClusterRoles of Kubernetes by the roles of credentials.
+// clusterRoles has the ClusterRole of Kubernetes for each role of a credential.
 var clusterRoles = map[string]string{
 	"": adminRole, apihosting.RoleAdmin: adminRole, apihosting.RoleEdit: "edit", apihosting.RoleView: "view",
 }
 
-// check reads a Credential that may live at most for longest; the error is for its owner.
-func check(c *apihosting.Credential, longest time.Duration) (wanted, error) {
+// parseCredential returns the order of a Credential. Its certificate is valid for longest at most. The error names
+// the invalid field of the spec, for the owner of the Credential.
+func parseCredential(c *apihosting.Credential, longest time.Duration) (order, error) {
 	s := c.Spec
 	life := time.Duration(s.ExpirationSeconds) * time.Second
 	switch {
-	case !ids.MatchString(s.ID):
-		return wanted{}, errors.New("spec.id: must be 1 to 100 letters, digits, '-', '_' and '.'")
+	case !idPattern.MatchString(s.ID):
+		return order{}, errors.New("spec.id: must be 1 to 100 letters, digits, '-', '_' and '.'")
 	case c.Name != apihosting.CredentialName(s.ID):
 		// Two Credentials of one id would share a binding.
-		return wanted{}, fmt.Errorf("spec.id: the Credential of this id is called %s", apihosting.CredentialName(s.ID))
+		return order{}, fmt.Errorf("spec.id: the Credential of this id is called %s", apihosting.CredentialName(s.ID))
 	case s.ExpirationSeconds < 1 || s.ExpirationSeconds > int64(longest/time.Second):
-		return wanted{}, fmt.Errorf("spec.expirationSeconds: must be from 1 to %d", int64(longest/time.Second))
+		return order{}, fmt.Errorf("spec.expirationSeconds: must be from 1 to %d", int64(longest/time.Second))
 	case clusterRoles[s.Role] == "":
-		return wanted{}, errors.New("spec.role: must be view, edit or admin")
+		return order{}, errors.New("spec.role: must be view, edit or admin")
 	}
 	if err := checkUsername(s.Username); err != nil {
-		return wanted{}, fmt.Errorf("spec.username: %w", err)
+		return order{}, fmt.Errorf("spec.username: %w", err)
 	}
 	key, err := parseRequest(s.Request)
 	if err != nil {
-		return wanted{}, fmt.Errorf("spec.request: %w", err)
+		return order{}, fmt.Errorf("spec.request: %w", err)
 	}
-	return wanted{
+	return order{
 		key: key, user: apihosting.CredentialUser(s.ID), group: apihosting.CredentialGroup(s.ID),
 		role: clusterRoles[s.Role], principal: s.Username,
 		// From the object's creation, so that a retry gives the same certificate.
@@ -81,8 +82,8 @@ func check(c *apihosting.Credential, longest time.Duration) (wanted, error) {
 	}, nil
 }
 
-// checkUsername refuses names that no customer has: those that start with
-// "system:" are Kubernetes's own, and some have rights.
+// checkUsername returns an error for a name that no customer can have. Names with
+// the prefix "system:" belong to Kubernetes, and some of them have rights.
 func checkUsername(name string) error {
 	switch {
 	case name == "":

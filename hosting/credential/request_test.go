@@ -122,7 +122,7 @@ func TestACertificateEndsWithItsAuthority(t *testing.T) {
 	end := time.Now().Add(time.Hour).Truncate(time.Second).UTC()
 	dir := testAuthority(t, end)
 	key, _ := request(t)
-	w := wanted{key: &key.PublicKey, user: "u", group: "g", expires: end.Add(time.Hour)}
+	w := order{key: &key.PublicKey, user: "u", group: "g", expires: end.Add(time.Hour)}
 	signed, err := process.Sign(dir, w.certificate(), time.Now())
 	if err != nil {
 		t.Fatal(err)
@@ -147,7 +147,7 @@ func FuzzRequest(f *testing.F) {
 			ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"), CreationTimestamp: metav1.Now()},
 			Spec:       apihosting.CredentialSpec{ID: "id", Request: text, ExpirationSeconds: 60, Username: "ann"},
 		}
-		w, err := check(c, time.Hour)
+		w, err := parseCredential(c, time.Hour)
 		if err != nil {
 			return
 		}
@@ -188,7 +188,7 @@ func TestOrdersBeyondTheLimitsAreRefused(t *testing.T) {
 	} {
 		spec := apihosting.CredentialSpec{ID: "id", Request: request, ExpirationSeconds: 60, Username: "ann"}
 		c.change(&spec)
-		_, err := check(&apihosting.Credential{ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"),
+		_, err := parseCredential(&apihosting.Credential{ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"),
 			CreationTimestamp: metav1.Now()}, Spec: spec}, time.Hour)
 		if (err == nil) != c.good {
 			t.Errorf("%s: %v", name, err)
@@ -203,7 +203,7 @@ func TestCertificatesOfEarlierVersionsStay(t *testing.T) {
 	c := &apihosting.Credential{ObjectMeta: metav1.ObjectMeta{Name: apihosting.CredentialName("id"),
 		CreationTimestamp: metav1.Now()}, Spec: apihosting.CredentialSpec{ID: "id", Request: request,
 		ExpirationSeconds: 600, Username: "ann"}}
-	w, err := check(c, time.Hour)
+	w, err := parseCredential(c, time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}

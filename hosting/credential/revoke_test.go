@@ -52,7 +52,7 @@ func TestACredentialHasItsRole(t *testing.T) {
 	}
 	// A binding that grants another role than the Credential orders, for example of an older order, is replaced.
 	id := "replaced-" + w.namespace
-	if err := (bindings{w.admin}).grant(t.Context(), wanted{user: "atoll:credential:" + id,
+	if err := (bindings{w.admin}).grant(t.Context(), order{user: "atoll:credential:" + id,
 		group: "atoll:credential:" + id, role: adminRole}); err != nil {
 		t.Fatal(err)
 	}

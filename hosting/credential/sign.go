@@ -14,10 +14,10 @@ import (
 	"atoll.dev/api/hypershift"
 )
 
-// isIssued reports whether the status has the certificate that is wanted. Certificates of earlier
+// isIssued reports whether the status has the ordered certificate. Certificates of earlier
 // versions of hosting name the principal as their user. They stay, because their bindings are of the
 // group: another certificate would wake the plane and reach nobody.
-func isIssued(c *apihosting.Credential, w wanted) bool {
+func isIssued(c *apihosting.Credential, w order) bool {
 	if !meta.IsStatusConditionTrue(c.Status.Conditions, apihosting.Issued) {
 		return false
 	}

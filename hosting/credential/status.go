@@ -45,7 +45,7 @@ func (i *issuer) report(ctx context.Context, object *unstructured.Unstructured, 
 	if err != nil {
 		return err
 	}
-	_, err = i.of(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	_, err = i.resource(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("the status of Credential %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
@@ -59,33 +59,34 @@ func nullable(s string) any {
 	return s
 }
 
-func (i *issuer) of(object *unstructured.Unstructured) dynamic.ResourceInterface {
+// resource returns the client for the namespace of a Credential.
+func (i *issuer) resource(object *unstructured.Unstructured) dynamic.ResourceInterface {
 	return i.client.Resource(apihosting.Credentials()).Namespace(object.GetNamespace())
 }
 
-func isHeld(object *unstructured.Unstructured) bool {
+func hasFinalizer(object *unstructured.Unstructured) bool {
 	return slices.Contains(object.GetFinalizers(), finalizer)
 }
 
-// hold adds the finalizer, which keeps the Credential until its binding is removed.
-func (i *issuer) hold(ctx context.Context, object *unstructured.Unstructured) error {
-	return i.finalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
+// addFinalizer adds the finalizer, which keeps the Credential until its binding is removed.
+func (i *issuer) addFinalizer(ctx context.Context, object *unstructured.Unstructured) error {
+	return i.replaceFinalizers(ctx, object, append(slices.Clone(object.GetFinalizers()), finalizer))
 }
 
-// release removes the finalizer.
-func (i *issuer) release(ctx context.Context, object *unstructured.Unstructured) error {
+// removeFinalizer removes the finalizer.
+func (i *issuer) removeFinalizer(ctx context.Context, object *unstructured.Unstructured) error {
 	rest := slices.DeleteFunc(slices.Clone(object.GetFinalizers()), func(f string) bool { return f == finalizer })
-	return i.finalizers(ctx, object, rest)
+	return i.replaceFinalizers(ctx, object, rest)
 }
 
-// finalizers replaces the list of an object that has not changed since it was read.
-func (i *issuer) finalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
+// replaceFinalizers replaces the list of an object. It fails when the object has changed since it was read.
+func (i *issuer) replaceFinalizers(ctx context.Context, object *unstructured.Unstructured, list []string) error {
 	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"finalizers": list,
 		"resourceVersion": object.GetResourceVersion(), "uid": object.GetUID()}})
 	if err != nil {
 		return err
 	}
-	_, err = i.of(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
+	_, err = i.resource(object).Patch(ctx, object.GetName(), types.MergePatchType, patch, metav1.PatchOptions{})
 	if err != nil && !loop.IsGone(err) {
 		return fmt.Errorf("the finalizers of Credential %s/%s: %w", object.GetNamespace(), object.GetName(), err)
 	}
