@@ -16,17 +16,16 @@ package client
 import (
 	"context"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
 
 	"atoll.dev/api/platform"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/certfile"
 )
 
 // Options are the address of a region and the caller's key pair.
@@ -51,14 +50,11 @@ type Client struct{ http *remote.Service }
 func New(o Options) (*Client, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 	if o.CAFile != "" {
-		pem, err := os.ReadFile(o.CAFile)
+		roots, err := certfile.ReadPool(o.CAFile)
 		if err != nil {
 			return nil, fmt.Errorf("reading the region's CA: %w", err)
 		}
-		config.RootCAs = x509.NewCertPool()
-		if !config.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("reading the region's CA: %s has no PEM certificate", o.CAFile)
-		}
+		config.RootCAs = roots
 	}
 	c, err := remote.New("the Platform API", o.Endpoint, config)
 	if err != nil {

@@ -17,6 +17,7 @@ import (
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/clmclient"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/certfile"
 )
 
 // This file and the other clm_*.go have the operators' commands about CLM's resources. "atoll clm" itself, the server,
@@ -92,9 +93,9 @@ func dialCLM(session *terminal.Session, o *clmFlags) (*clmclient.Client, error) 
 	}
 	options.Token = strings.TrimSpace(string(token))
 	if o.ca != "" {
-		pool, err := readCertPool(o.ca)
+		pool, err := certfile.ReadPool(o.ca)
 		if err != nil {
-			return nil, err
+			return nil, fmt.Errorf("--ca: %w", err)
 		}
 		options.TLS = &tls.Config{MinVersion: tls.VersionTLS13, RootCAs: pool}
 	}

@@ -8,9 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"fmt"
-	"os"
 	"os/user"
 	"strings"
 	"sync"
@@ -21,6 +19,7 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/cli/terminal"
 	"atoll.dev/client/remote"
+	"atoll.dev/internal/certfile"
 	"atoll.dev/pki"
 )
 
@@ -66,25 +65,12 @@ func operatorTLS(session *terminal.Session, o *operatorFlags) (*tls.Config, erro
 	if err != nil {
 		return nil, fmt.Errorf("--cert and --key: %w", err)
 	}
-	pool, err := readCertPool(o.ca)
-	if err != nil {
-		return nil, err
-	}
-	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
-		ServerName: o.service}, nil
-}
-
-// readCertPool reads the certificates of a CA file.
-func readCertPool(caFile string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(caFile)
+	pool, err := certfile.ReadPool(o.ca)
 	if err != nil {
 		return nil, fmt.Errorf("--ca: %w", err)
 	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, errors.New("--ca: no certificate in the file")
-	}
-	return pool, nil
+	return &tls.Config{MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{pair}, RootCAs: pool,
+		ServerName: o.service}, nil
 }
 
 // localOperator signs certificates of an operator with the CA of the region on this machine.

@@ -7,12 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"atoll.dev/access"
+	"atoll.dev/internal/certfile"
 )
 
 // proofFlags are the flags of `atoll platform` about the ways to prove an identity.
@@ -94,20 +94,12 @@ func (f *proofFlags) newOIDC(keys *access.KeyStore, log *slog.Logger) (*access.O
 	return oidc, nil
 }
 
-// readRoots reads the certificates in a PEM file; nil, which is the system's, without a file.
+// readRoots returns the certificates of a PEM file; nil, which stands for those of the system, without a file.
 func readRoots(file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil
 	}
-	pem, err := os.ReadFile(file)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("%s has no PEM certificate", file)
-	}
-	return roots, nil
+	return certfile.ReadPool(file)
 }
 
 // newSTS returns the verifier of tokens of AWS STS that the flags describe.

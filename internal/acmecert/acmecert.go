@@ -1,7 +1,6 @@
-// Package acmecert gets public certificates by ACME (RFC 8555), and serves them beside the certificate that a server
-// has anyway.
+// Package acmecert gets public certificates by ACME (RFC 8555), and serves them beside the server's own certificate.
 //
-// The protocol is golang.org/x/crypto/acme/autocert. The package orders certificates in the background only: no
+// golang.org/x/crypto/acme/autocert implements the protocol. The package orders certificates in the background only: no
 // handshake waits for an order or begins one, so a stranger cannot use up the limits of the ACME server. The challenge
 // is tls-alpn-01, on the port of the server itself. It is a tool: any service may import it.
 package acmecert
@@ -44,7 +43,7 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Certificates are the certificates of an ACME server. Its methods may be called at once.
+// Certificates are the certificates of an ACME server. Several goroutines may call its methods.
 type Certificates struct {
 	o         Options
 	manager   *autocert.Manager
@@ -59,7 +58,7 @@ type Certificates struct {
 const (
 	pollInterval = time.Minute      // between two calls that ask the manager for its certificate; it renews by itself
 	firstBackOff = 30 * time.Second // after a failure; it doubles
-	lastBackOff  = time.Hour        // Let's Encrypt accepts five failures of a name in an hour
+	maxBackOff   = time.Hour        // Let's Encrypt accepts five failures of a name in an hour
 	httpTimeout  = 30 * time.Second
 )
 
@@ -91,13 +90,9 @@ func New(o Options) (*Certificates, error) {
 	}
 	client := &http.Client{Timeout: httpTimeout}
 	if o.Roots != "" {
-		text, err := os.ReadFile(o.Roots)
+		roots, err := certfile.ReadPool(o.Roots)
 		if err != nil {
 			return nil, fmt.Errorf("the CA of the ACME server: %w", err)
-		}
-		roots := x509.NewCertPool()
-		if !roots.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("the CA of the ACME server: %s has no certificate", o.Roots)
 		}
 		transport := http.DefaultTransport.(*http.Transport).Clone()
 		transport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
@@ -125,14 +120,14 @@ func New(o Options) (*Certificates, error) {
 func (c *Certificates) Run(ctx context.Context) error {
 	var names sync.WaitGroup
 	for _, name := range c.o.Names {
-		names.Go(func() { c.keep(ctx, name) })
+		names.Go(func() { c.serveName(ctx, name) })
 	}
 	names.Wait()
 	return context.Cause(ctx)
 }
 
-// keep serves the certificate of one name, and each certificate that replaces it, until ctx ends.
-func (c *Certificates) keep(ctx context.Context, name string) {
+// serveName serves the certificate of one name, and each certificate that replaces it, until ctx ends.
+func (c *Certificates) serveName(ctx context.Context, name string) {
 	for backOff := time.Duration(0); ; {
 		updated := make(chan error, 1)
 		go func() { updated <- c.update(name) }() // an order takes up to five minutes, and does not end with ctx
@@ -146,7 +141,7 @@ func (c *Certificates) keep(ctx context.Context, name string) {
 		if err == nil {
 			backOff = 0
 		} else {
-			backOff = min(lastBackOff, max(firstBackOff, 2*backOff))
+			backOff = min(maxBackOff, max(firstBackOff, 2*backOff))
 			wait = backOff
 			c.failed.Inc()
 			c.o.Log.Warn("getting a certificate by ACME failed; it is tried again", "name", name, "server", c.o.Directory,

@@ -1,8 +1,9 @@
 // Package certfile serves a certificate from two files beside the certificate that a server has anyway.
 //
-// A public certificate is renewed by a program that replaces the files, as certbot and cert-manager do. The
-// package reads them again when they have changed, so that the server need not be started again. It is a
-// tool: it imports no package of ours, and any service may import it.
+// A public certificate is renewed by a program that replaces the files, as certbot and cert-manager do. The package
+// reads them again when they have changed, so that the server need not be started again. ReadPool reads the
+// certificates that a client or server trusts. It is a tool: it imports no package of ours, and any service may
+// import it.
 package certfile
 
 import (

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
-	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +16,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"atoll.dev/internal/certfile"
 )
 
 // KubeOptions name the Kubernetes API server that reviews tokens and rights. The
@@ -89,13 +90,9 @@ func newReviewer(o KubeOptions) (*reviewer, error) {
 	if o.CAFile == "" {
 		o.CAFile = serviceAccountDir + "ca.crt"
 	}
-	pem, err := os.ReadFile(o.CAFile)
+	roots, err := certfile.ReadPool(o.CAFile)
 	if err != nil {
 		return nil, fmt.Errorf("the CA of the Kubernetes API server: %w", err)
-	}
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("the CA of the Kubernetes API server: %s has no certificates", o.CAFile)
 	}
 	r.client = &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12,
 		RootCAs: roots}, ForceAttemptHTTP2: true}}
