@@ -174,7 +174,7 @@ func (n NodePoolRules) CheckChange(p *document.Problems, before, after map[strin
 // RestoreOmitted copies from the stored spec into its replacement what the
 // replacement leaves out and either cannot change or was filled in.
 func (n NodePoolRules) RestoreOmitted(before, after map[string]any) {
-	keep(before, after, nodePoolKept)
+	copyOmitted(before, after, nodePoolKept)
 }
 
 // check checks a whole spec; before is the stored spec, nil for a new node pool.

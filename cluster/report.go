@@ -107,8 +107,8 @@ const (
 	ReasonAsleep            Reason = "Asleep"
 	ReasonWaking            Reason = "Waking"
 
-	// oldVersionNotAvailable is how hosting wrote ReasonVersionNotAvailable
-	// before this list. Stored reports may have it.
+	// oldVersionNotAvailable is an earlier spelling of ReasonVersionNotAvailable,
+	// which stored reports may still have.
 	oldVersionNotAvailable Reason = "version-not-available"
 )
 
@@ -142,7 +142,7 @@ func (r Reason) IsExecutionFailure() bool {
 type PlacementData struct {
 	State             string            `json:"state"`
 	ManagementCluster ManagementCluster `json:"management_cluster"` // "" before the placement
-	Why               string            `json:"why"`                // the cluster waits, in words for its owner
+	Why               string            `json:"why"`                // reason for the wait, for the owner of the cluster
 	DecidedTime       string            `json:"decided_time"`       // RFC 3339
 	Move              json.RawMessage   `json:"move"`               // as fleet's Placement has it
 }
@@ -178,13 +178,13 @@ type HostedClusterData struct {
 	SizeOrdered   Size              `json:"size_ordered"`
 }
 
-// RestoreReport returns the state of the last restore; a zero ID when there was none.
+// RestoreReport returns the state of the last restore. Its ID is empty when there was no restore.
 func (d HostedClusterData) RestoreReport() RestoreData { return decodeData[RestoreData](d.Restore) }
 
-// BackupReport returns to which part of the past the cluster can be restored; a zero From when to none.
+// BackupReport returns the period to which the cluster can be restored. Its From is empty when there is no such period.
 func (d HostedClusterData) BackupReport() BackupData { return decodeData[BackupData](d.Backups) }
 
-// SizeReport returns the size class of the control plane; a zero Class while it has none.
+// SizeReport returns the size class of the control plane. Its Class is empty while the control plane has none.
 func (d HostedClusterData) SizeReport() SizeData { return decodeData[SizeData](d.Size) }
 
 // RotationReports returns the states of the last rotations, by kind of key.
@@ -192,7 +192,7 @@ func (d HostedClusterData) RotationReports() map[rotation.Key]RotationData {
 	return decodeData[map[rotation.Key]RotationData](d.Rotations)
 }
 
-// Endpoint is where the API of a cluster is reached.
+// Endpoint is the address of the API of a cluster.
 type Endpoint struct {
 	Host string `json:"host"`
 	Port int    `json:"port"`
@@ -233,8 +233,8 @@ type CredentialData struct {
 // Reports are the reports of adapters on one resource.
 type Reports []clm.AdapterStatus
 
-// By returns an adapter's report; ok is false when it has not reported.
-func (r Reports) By(adapter Adapter) (report clm.AdapterStatus, ok bool) {
+// Find returns the report of an adapter; ok is false when the adapter has not reported.
+func (r Reports) Find(adapter Adapter) (report clm.AdapterStatus, ok bool) {
 	i := slices.IndexFunc(r, func(s clm.AdapterStatus) bool { return s.Adapter == string(adapter) })
 	if i < 0 {
 		return clm.AdapterStatus{}, false
@@ -255,7 +255,7 @@ func Condition(report clm.AdapterStatus, kind ConditionType) clm.AdapterConditio
 // Available returns the condition Available of an adapter's report; the zero
 // value when there is none.
 func (r Reports) Available(adapter Adapter) clm.AdapterCondition {
-	report, _ := r.By(adapter)
+	report, _ := r.Find(adapter)
 	return Condition(report, ConditionAvailable)
 }
 
@@ -272,7 +272,7 @@ func (r Reports) HostedCluster() HostedClusterData {
 func (r Reports) NodePool() NodePoolData { return dataOf[NodePoolData](r, AdapterNodePool) }
 
 func dataOf[T any](r Reports, adapter Adapter) T {
-	report, _ := r.By(adapter)
+	report, _ := r.Find(adapter)
 	return decodeData[T](report.Data)
 }
 
@@ -285,19 +285,19 @@ func decodeData[T any](text json.RawMessage) (data T) {
 	return data
 }
 
-// Hosts returns the names of the management clusters that the reports call the
-// resource's own.
-func (r Reports) Hosts() (hosts []ManagementCluster) {
+// ManagementClusters returns the names of the management clusters in the data of the
+// reports, each once: those that host the resource.
+func (r Reports) ManagementClusters() (names []ManagementCluster) {
 	for _, report := range r {
 		d := decodeData[struct {
 			ManagementCluster ManagementCluster `json:"management_cluster"`
 			TargetCluster     ManagementCluster `json:"target_cluster"`
 		}](report.Data)
 		for _, name := range []ManagementCluster{d.ManagementCluster, d.TargetCluster} {
-			if name != "" && !slices.Contains(hosts, name) {
-				hosts = append(hosts, name)
+			if name != "" && !slices.Contains(names, name) {
+				names = append(names, name)
 			}
 		}
 	}
-	return hosts
+	return names
 }

@@ -146,10 +146,10 @@ func smallestFor(u SizeUse, share int64) Size {
 	return Large
 }
 
-// HeldSize returns the size whose limits hold for a plane that had one size and whose order has another. A larger order
-// holds at once. A smaller one holds only down to what the use needs: a change of an order ends no plane. An
-// unknown order leaves the size as it is.
-func HeldSize(had, ordered, wanted Size) Size {
+// EffectiveSize returns the size whose limits apply to a plane that has the size had and is ordered to have another.
+// A larger order applies at once. A smaller one applies down to the size that the plane's use needs: a change of an
+// order ends no plane. An unknown order leaves the size as it is.
+func EffectiveSize(had, ordered, wanted Size) Size {
 	switch {
 	case !ordered.IsKnown():
 		return had

@@ -126,7 +126,7 @@ func TestAnOrderOfASmallerSizeEndsNoPlane(t *testing.T) {
 		{Medium, "", Small, Medium},    // no order
 		{Medium, "huge", Small, Medium},
 	} {
-		if got := HeldSize(c.had, c.ordered, c.wanted); got != c.want {
+		if got := EffectiveSize(c.had, c.ordered, c.wanted); got != c.want {
 			t.Errorf("had %q, ordered %q, wanted %q: %q, want %q", c.had, c.ordered, c.wanted, got, c.want)
 		}
 	}

@@ -161,11 +161,11 @@ func (c ClusterRules) CheckChange(p *document.Problems, before, after map[string
 // RestoreOmitted copies from the stored spec into its replacement what the
 // replacement leaves out and cannot change: the release and immutable members.
 func (c ClusterRules) RestoreOmitted(before, after map[string]any) {
-	keep(before, after, append([][]string{{"hostedCluster", "release"}}, c.immutable()...))
+	copyOmitted(before, after, append([][]string{{"hostedCluster", "release"}}, c.immutable()...))
 }
 
-// keep copies the values at paths from before into after, where after has none.
-func keep(before, after map[string]any, paths [][]string) {
+// copyOmitted copies the values at paths from before into after, where after has none.
+func copyOmitted(before, after map[string]any, paths [][]string) {
 	for _, path := range paths {
 		if value := document.Lookup(before, path...); value != nil && document.Lookup(after, path...) == nil {
 			last := len(path) - 1

@@ -163,7 +163,7 @@ func reasonToStay(owner store.Document) (reason string, err error) {
 	if err != nil {
 		return "", err
 	}
-	report, hasReport := reports.By(cluster.AdapterHostedCluster)
+	report, hasReport := reports.Find(cluster.AdapterHostedCluster)
 	data := reports.HostedCluster()
 	restore, upgrade := data.RestoreReport(), data.UpgradeReport()
 	isAsleep := data.Power == "Asleep"

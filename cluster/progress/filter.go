@@ -61,7 +61,7 @@ func newFilter(visibility Visibility, known []cluster.ManagementCluster, reports
 		return f
 	}
 	f.hosts = slices.Clone(known)
-	for _, name := range reports.Hosts() {
+	for _, name := range reports.ManagementClusters() {
 		if !slices.Contains(f.hosts, name) {
 			f.hosts = append(f.hosts, name)
 		}
@@ -105,7 +105,7 @@ func (f filter) reportedConditions(reports cluster.Reports) cluster.Reports {
 
 // dataOf returns the report of an adapter with the data that the caller may read, and nothing else, as the only one.
 func (f filter) dataOf(adapter cluster.Adapter) cluster.Reports {
-	report, ok := f.reported.By(adapter)
+	report, ok := f.reported.Find(adapter)
 	if !ok {
 		return nil
 	}

@@ -111,7 +111,7 @@ func (n *narrator) readFinalized(reports cluster.Reports) {
 		{cluster.AdapterHostedCluster, "ControlPlaneDeleted", "the control plane is gone"},
 		{cluster.AdapterPlacement, "PlacementReleased", "its place is free"},
 	} {
-		report, _ := reports.By(part.adapter)
+		report, _ := reports.Find(part.adapter)
 		done := cluster.Condition(report, cluster.ConditionFinalized).Status == cluster.StatusTrue
 		if done && !n.finalized[part.adapter] {
 			n.finalized[part.adapter] = true
@@ -167,7 +167,7 @@ func (n *narrator) readControlPlane(reports cluster.Reports) {
 // later stage is not reached without those before it.
 func reachedStages(reports cluster.Reports) int {
 	data := reports.HostedCluster()
-	report, _ := reports.By(cluster.AdapterHostedCluster)
+	report, _ := reports.Find(cluster.AdapterHostedCluster)
 	isTrue := func(c clm.AdapterCondition) bool { return c.Status == cluster.StatusTrue }
 	switch {
 	case isTrue(reports.Available(cluster.AdapterHostedCluster)) || data.Stages.Ready != "":
@@ -318,7 +318,7 @@ func (n *narrator) readPoolRecord(h *History, r clm.HistoryRecord) {
 	if !ok || state.gone {
 		return
 	}
-	report, _ := reports.By(cluster.AdapterNodePool)
+	report, _ := reports.Find(cluster.AdapterNodePool)
 	available := cluster.Condition(report, cluster.ConditionAvailable)
 	ready := available.Status == cluster.StatusTrue && report.ObservedGeneration == state.generation
 	if ready && !state.ready {

@@ -83,7 +83,7 @@ func OfCluster(r clm.Resource, visibility Visibility) ClusterStatus {
 func clusterPhase(r clm.Resource, reports cluster.Reports, data cluster.HostedClusterData) (Phase, string, string) {
 	const ordering = "the control plane is being ordered"
 	place, plane := reports.Available(cluster.AdapterPlacement), reports.Available(cluster.AdapterHostedCluster)
-	report, _ := reports.By(cluster.AdapterHostedCluster)
+	report, _ := reports.Find(cluster.AdapterHostedCluster)
 	isCurrent := report.ObservedGeneration == r.Generation
 	waiting := cmp.Or(place.Reason, string(cluster.ReasonWaitingForPlacement))
 	switch {
@@ -120,7 +120,7 @@ func OfNodePool(r clm.Resource, visibility Visibility) NodePoolStatus {
 }
 
 func nodePoolPhase(r clm.Resource, reports cluster.Reports) (Phase, string, string) {
-	report, _ := reports.By(cluster.AdapterNodePool)
+	report, _ := reports.Find(cluster.AdapterNodePool)
 	isCurrent := report.ObservedGeneration == r.Generation
 	available := reports.Available(cluster.AdapterNodePool)
 	switch {
@@ -151,7 +151,7 @@ func commonStatus(r clm.Resource, f filter) Status {
 func deletionMessage(r clm.Resource, reports cluster.Reports) string {
 	var waits []string
 	for _, a := range r.Status.Awaiting {
-		report, _ := reports.By(cluster.Adapter(a.Adapter))
+		report, _ := reports.Find(cluster.Adapter(a.Adapter))
 		finalized := cluster.Condition(report, cluster.ConditionFinalized)
 		if report.ObservedGeneration == r.Generation && finalized.Message != "" {
 			waits = append(waits, a.Adapter+" ("+finalized.Message+")")
@@ -173,7 +173,7 @@ func observedGeneration(r clm.Resource) int64 {
 	}
 	least := int64(r.Generation)
 	for _, a := range r.Status.Awaiting {
-		report, ok := cluster.Reports(r.Statuses).By(cluster.Adapter(a.Adapter))
+		report, ok := cluster.Reports(r.Statuses).Find(cluster.Adapter(a.Adapter))
 		if !ok {
 			return 0
 		}

@@ -166,7 +166,7 @@ func (w *world) awaiting(of *subject) (all []clm.Awaited) {
 		wanted = "Finalized"
 	}
 	for _, name := range w.required[of] {
-		report, _ := cluster.Reports(of.resource.Statuses).By(cluster.Adapter(name))
+		report, _ := cluster.Reports(of.resource.Statuses).Find(cluster.Adapter(name))
 		if report.ObservedGeneration != of.resource.Generation ||
 			cluster.Condition(report, cluster.ConditionType(wanted)).Status != "True" {
 			all = append(all, clm.Awaited{Adapter: name})

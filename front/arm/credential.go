@@ -145,7 +145,7 @@ func (f *front) createCredential(ctx context.Context, s ops.State, p parameters)
 // readCredential reads the report on a credential. done is true when it has a certificate; refusal is
 // not nil when none will come.
 func readCredential(r clmclient.Resource) (signed cluster.CredentialData, done bool, refusal *ops.Error) {
-	report, found := cluster.Reports(r.Statuses).By(cluster.AdapterCredential)
+	report, found := cluster.Reports(r.Statuses).Find(cluster.AdapterCredential)
 	if !found {
 		return signed, false, nil
 	}

@@ -53,7 +53,7 @@ type Spec struct {
 	// the plane is stopped.
 	Rotations Rotations
 
-	Size  cluster.Size // size class as ordered; see cluster.HeldSize. A change holds at once, without another start
+	Size  cluster.Size // size class as ordered; see cluster.EffectiveSize. A change holds at once, without another start
 	Nodes int          // ordered for all node pools: the size follows them
 }
 

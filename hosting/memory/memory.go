@@ -156,7 +156,7 @@ func (r *Runtime) Ensure(id controlplane.ID, spec controlplane.Spec) error {
 	if p.seen.Running && p.seen.LastStart.Release != spec.Release && !r.releases[spec.Release] {
 		return missing(spec.Release)
 	}
-	p.holdSize(spec, time.Now())
+	p.applySize(spec, time.Now())
 	if p.goal != run || !p.spec.Equal(spec) {
 		p.goal, p.spec = run, spec
 		m.enqueue(id)

@@ -95,11 +95,11 @@ func (p *plane) start() error {
 	return nil
 }
 
-// holdSize makes the size that of an order. The use is that of the ordered nodes only.
-func (p *plane) holdSize(spec controlplane.Spec, now time.Time) {
+// applySize makes the size that of an order. The use is that of the ordered nodes only.
+func (p *plane) applySize(spec controlplane.Spec, now time.Time) {
 	s := &p.seen.Size
 	s.Wanted = cluster.SizeNeed{Wanted: s.Wanted}.Next(cluster.SizeUse{Nodes: spec.Nodes}, now).Wanted
-	if s.Size = cluster.HeldSize(s.Size, spec.Size, s.Wanted); s.Size != "" {
+	if s.Size = cluster.EffectiveSize(s.Size, spec.Size, s.Wanted); s.Size != "" {
 		l := s.Size.Limits()
 		s.Limits = controlplane.Limits{Memory: l.Memory, Processes: l.Processes, CPUWeight: l.CPUWeight}
 	}

@@ -84,7 +84,7 @@ func (x *runner) dropCopy(wanted string) error {
 		return err
 	}
 	x.record = next
-	x.show(func(*controlplane.Observation) {})
+	x.updateObservation(func(*controlplane.Observation) {})
 	return nil
 }
 

@@ -48,7 +48,7 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	if !x.isUnstarted() {
 		return x, nil
 	}
-	r.pool.noteBusy(time.Now())
+	r.pool.recordBusy(time.Now())
 	if r.o.Warm.Planes == 0 {
 		return x, nil
 	}
@@ -69,7 +69,7 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	if err := r.home.giveState(warm.id, x.id); err != nil {
 		r.o.Log.Warn("a cluster gets no warm plane; its plane is started", "plane", x.id.String(), "error", err)
 		r.metrics.firstStarts.WithLabelValues(startMissed).Inc()
-		r.keepWarm(warm.id)
+		r.returnToPool(warm.id)
 	} else {
 		r.metrics.firstStarts.WithLabelValues(startGiven).Inc()
 	}
@@ -80,9 +80,9 @@ func (r *Runtime) giveWarm(x *runner, spec controlplane.Spec) (*runner, error) {
 	return next, err
 }
 
-// keepWarm puts a plane back into the pool after giveState has failed. A plane that cannot be used again is deleted.
-// When the disk does not answer whether the plane is warm, nothing is done: the next runtime looks again.
-func (r *Runtime) keepWarm(id controlplane.ID) {
+// returnToPool puts a plane back into the pool after giveState has failed. A plane that cannot be used again is
+// deleted. When the disk does not answer whether the plane is warm, nothing is done: the next runtime looks again.
+func (r *Runtime) returnToPool(id controlplane.ID) {
 	isWarm, err := exists(r.home.state(id))
 	if err == nil && isWarm {
 		if err = r.returnWarm(id); err != nil {
@@ -143,7 +143,7 @@ func (x *runner) nameRecord(names []string) error {
 	if next.Hosts = nil; coversAll(x.record.Hosts, names) {
 		next.Hosts = names
 	}
-	next.Born, next.Served = false, ""
+	next.WasReady, next.Served = false, ""
 	if err := next.write(x.state); err != nil {
 		return fmt.Errorf("naming a plane that was warm: %w", err)
 	}

@@ -58,7 +58,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 		case <-slow:
 			x.releaseSlot()
 			if x.observation().Unconfirmed {
-				x.show(func(o *controlplane.Observation) { o.Unconfirmed = false })
+				x.updateObservation(func(o *controlplane.Observation) { o.Unconfirmed = false })
 			}
 		case <-probe.C:
 			if err := boundLog(logPath(x.state)); err != nil {
@@ -96,7 +96,7 @@ func (x *runner) watch(ctx context.Context, g goal) error {
 // showStarted publishes that a process runs. A process that it published before keeps
 // its state until the plane is ready.
 func (x *runner) showStarted(p *plane.Process) {
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		if x.shownPID != p.PID {
 			*o = controlplane.Observation{State: controlplane.Starting, Failure: o.Failure}
 		}
@@ -110,9 +110,9 @@ func (x *runner) markReady(p *plane.Process, begun time.Time) error {
 	if !p.Adopted && x.isCustomers() && x.observation().ReadySince.IsZero() {
 		x.runtime.metrics.starts.Observe(time.Since(begun).Seconds())
 	}
-	if !x.record.Born || x.record.Served != x.record.Release {
+	if !x.record.WasReady || x.record.Served != x.record.Release {
 		next := x.record
-		next.Born, next.Served = true, next.Release
+		next.WasReady, next.Served = true, next.Release
 		if err := next.write(x.state); err != nil {
 			return err
 		}
@@ -122,7 +122,7 @@ func (x *runner) markReady(p *plane.Process, begun time.Time) error {
 	if missing := missingWalls(standing); missing != "" && x.observation().ReadySince.IsZero() {
 		x.log.Warn("not all walls stand around a plane", "missing", missing)
 	}
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		if o.ReadySince.IsZero() {
 			o.ReadySince = time.Now()
 		}
@@ -138,7 +138,7 @@ func (x *runner) showHealth(failing []string) {
 		return
 	}
 	x.log.Info("a plane's health changed", "failing", failing)
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		o.FailingParts, o.State = failing, controlplane.Ready
 		if len(failing) > 0 {
 			o.State = controlplane.Unready
@@ -152,7 +152,7 @@ func (x *runner) showStore(s controlplane.StoreState) {
 		return
 	}
 	x.log.Warn("the state of a plane's etcd changed", "full", s.Full, "corrupt", s.Corrupt, "quota", s.Quota)
-	x.show(func(o *controlplane.Observation) { o.Store = s })
+	x.updateObservation(func(o *controlplane.Observation) { o.Store = s })
 }
 
 // answer is the answer of a plane to a probe.

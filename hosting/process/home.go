@@ -123,7 +123,7 @@ type record struct {
 	ServiceCIDR string               `json:"service_cidr,omitempty"` // fixed by the first start
 	Release     controlplane.Version `json:"release,omitempty"`      // of the last start
 	Hosts       []string             `json:"hosts,omitempty"`        // in the serving certificate, of the last start
-	Born        bool                 `json:"born,omitempty"`         // has been ready once
+	WasReady    bool                 `json:"born,omitempty"`         // has been ready once
 	Data        string               `json:"data,omitempty"`         // restored data, of the last start
 	PastData    []string             `json:"past_data,omitempty"`    // earlier restored data, the last first
 	User        int                  `json:"user,omitempty"`         // id of the plane's own user; 0: that of hosting
@@ -142,8 +142,8 @@ func (r record) lastStart() controlplane.LastStart {
 	if r.isUnnamed() { // it was not ready as the cluster's plane
 		return controlplane.LastStart{Release: r.Release, ServiceCIDR: r.ServiceCIDR}
 	}
-	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR, WasReady: r.Born,
-		Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy,
+	return controlplane.LastStart{Release: r.Release, ServerNames: r.Hosts, ServiceCIDR: r.ServiceCIDR,
+		WasReady: r.WasReady, Data: r.Data, PastData: r.PastData, Served: r.Served, EmulatedVersion: r.Emulated, Copy: r.Copy,
 		Rotations: r.Rotations}
 }
 
@@ -180,7 +180,7 @@ func readRecord(state string) (record, error) {
 	if err := json.Unmarshal(data, &r); err != nil {
 		return r, fmt.Errorf("%s: %w", recordPath(state), err)
 	}
-	if r.Born && r.Served == "" { // written before records had it
+	if r.WasReady && r.Served == "" { // written before records had it
 		r.Served = r.Release
 	}
 	return r, nil

@@ -30,7 +30,7 @@ func (x *runner) adopt(ctx context.Context) error {
 	p, err := plane.Adopt(ctx, x.config(x.currentGoal().spec), plane.Options{LogFile: logPath(x.state)})
 	if p != nil {
 		x.log.Info("plane adopted", "pid", p.PID)
-		x.place(p)
+		x.joinGroup(p)
 	}
 	x.process = p
 	if errors.Is(err, plane.ErrUnnamed) {
@@ -85,7 +85,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 		return err
 	}
 	next.Rotations = spec.Rotations
-	shut, err := x.runtime.walls.of(ctx, x.runtime.o.Binaries[spec.Release])
+	shut, err := x.runtime.walls.forBinary(ctx, x.runtime.o.Binaries[spec.Release])
 	if err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func (x *runner) launch(ctx context.Context, spec controlplane.Spec) error {
 	if err != nil {
 		return err
 	}
-	x.place(p)
+	x.joinGroup(p)
 	x.log.Info("plane started", "pid", p.PID, "release", spec.Release, "address", p.Config.Address)
 	x.process = p
 	return nil

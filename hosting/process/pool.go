@@ -17,7 +17,7 @@ import (
 	"atoll.dev/internal/pause"
 )
 
-// pool has the warm planes of a runtime. The goroutine of keepPool starts and deletes them, Ensure takes them.
+// pool has the warm planes of a runtime. The goroutine of runPool starts and deletes them, Ensure takes them.
 type pool struct {
 	wake chan struct{} // holds a value after a change of a warm plane
 
@@ -37,8 +37,8 @@ func (p *pool) poke() {
 	}
 }
 
-// noteBusy records that a customer's plane is ordered or starts.
-func (p *pool) noteBusy(now time.Time) {
+// recordBusy records that a customer's plane is ordered or starts.
+func (p *pool) recordBusy(now time.Time) {
 	p.mu.Lock()
 	p.busy = now
 	p.mu.Unlock()
@@ -54,7 +54,7 @@ func (h home) warmPlanes() (ids []controlplane.ID) {
 }
 
 // openPool reads the warm planes that an earlier runtime has left. Those that do not fit any more, or were not made
-// completely, are deleted by keepPool. A plane whose slot cannot be read for another reason stays, and nobody gets it.
+// completely, are deleted by runPool. A plane whose slot cannot be read for another reason stays, and nobody gets it.
 // openPool logs directories of slots that belong to no plane: they may have the data of a cluster whose state was lost,
 // so they stay.
 func (r *Runtime) openPool() {
@@ -88,10 +88,10 @@ func (r *Runtime) openPool() {
 	}
 }
 
-// keepPool keeps the pool as Options.Warm orders, until ctx ends. When ctx ends, the warm planes continue to run.
-func (r *Runtime) keepPool(ctx context.Context) {
+// runPool keeps the pool as Options.Warm orders, until ctx ends. When ctx ends, the warm planes continue to run.
+func (r *Runtime) runPool(ctx context.Context) {
 	for ctx.Err() == nil {
-		r.tendPool(ctx, time.Now())
+		r.updatePool(ctx, time.Now())
 		wait := warmEvery
 		if r.o.Warm.Planes == 0 && r.poolIsEmpty() {
 			wait = 0 // wait for a wake or the end: nothing comes into the pool any more
@@ -106,10 +106,10 @@ func (r *Runtime) poolIsEmpty() bool {
 	return len(r.pool.planes) == 0
 }
 
-// tendPool looks at the pool once.
-func (r *Runtime) tendPool(ctx context.Context, now time.Time) {
+// updatePool decides about the pool once: it deletes warm planes, runs idle ones, and starts at most one.
+func (r *Runtime) updatePool(ctx context.Context, now time.Time) {
 	if len(r.starts) > 0 {
-		r.pool.noteBusy(now)
+		r.pool.recordBusy(now)
 	}
 	s := warmSituation{Wanted: r.o.Warm.wanted(), Memory: -1}
 	if r.o.Warm.Planes > 0 {

@@ -136,7 +136,7 @@ func (r *Runtime) Open(ctx context.Context, changed func(controlplane.ID)) (clos
 	r.ctx, r.changed = ctx, changed
 	r.mu.Unlock()
 	r.openPool()
-	r.running.Go(func() { r.keepPool(ctx) })
+	r.running.Go(func() { r.runPool(ctx) })
 	return func() {
 		r.running.Wait()
 		unlock()

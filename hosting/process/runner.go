@@ -70,8 +70,8 @@ type runner struct {
 	failed    controlplane.Version
 	portTaken bool
 	holdsSlot bool   // a place of Runtime.starts
-	limited   bool   // the process is in the plane's control group
-	held      Limits // those of the control group that the kernel has accepted last
+	inGroup   bool   // the process is in the plane's control group
+	accepted  Limits // of the control group: the last ones that the kernel has accepted
 	refused   error  // why the kernel has not accepted the plane's limits; nil: it has, or has not been asked
 	killed    int    // processes of the group that the kernel had ended before this one
 	need      cluster.SizeNeed
@@ -151,8 +151,8 @@ func (x *runner) hasDiscarded() bool {
 	return x.discarded
 }
 
-// show changes the observation and notifies the runtime's user.
-func (x *runner) show(change func(*controlplane.Observation)) {
+// updateObservation changes the observation and notifies the user of the runtime.
+func (x *runner) updateObservation(change func(*controlplane.Observation)) {
 	x.mu.Lock()
 	change(&x.seen)
 	x.seen.LastStart, x.seen.Backend, x.seen.Size = x.record.lastStart(), x.record.backend(), x.sizeState()
@@ -189,7 +189,7 @@ func (x *runner) showDown(a action) {
 	x.discarded = a == discard
 	x.mu.Unlock()
 	x.shownPID = 0
-	x.show(func(o *controlplane.Observation) { *o = controlplane.Observation{State: controlplane.Down} })
+	x.updateObservation(func(o *controlplane.Observation) { *o = controlplane.Observation{State: controlplane.Down} })
 }
 
 // fail shows a failure in the pursuit of g and returns the time until the next start; never 0. Another release begins
@@ -211,7 +211,7 @@ func (x *runner) fail(err error, g goal) time.Duration {
 		x.runtime.metrics.failures.WithLabelValues(string(f.Reason)).Inc()
 	}
 	x.shownPID = 0
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		*o = controlplane.Observation{State: controlplane.Failing, Failure: f}
 	})
 	return max(backoff(f), time.Millisecond)
@@ -231,7 +231,7 @@ func (x *runner) serve(ctx context.Context, g goal) error {
 			return err
 		}
 	}
-	if err := x.holdSize(g.spec.Size); err != nil {
+	if err := x.applySize(g.spec.Size); err != nil {
 		return err
 	}
 	defer x.releaseSlot()
@@ -287,7 +287,7 @@ func (x *runner) halt(ctx context.Context, a action) error {
 	if x.process == nil {
 		return x.endRest()
 	}
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		o.State, o.Running, o.ReadySince, o.Unconfirmed = controlplane.Stopping, true, time.Time{}, false
 	})
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)

@@ -13,13 +13,15 @@ import (
 	"atoll.dev/plane"
 )
 
+// withDefaults returns the limits with the default in place of each 0.
 func withDefaults(l Limits) Limits {
 	return Limits{
 		Memory: cmp.Or(l.Memory, 4<<30), Processes: cmp.Or(l.Processes, 4096), CPUWeight: cmp.Or(l.CPUWeight, 100),
 	}
 }
 
-// limitsOf returns the limits of a size where all is the limit of planes without one.
+// limitsOf returns the limits of a plane of a size. all are the limits of a plane without a size, and the upper bound
+// of memory and processes of every other one.
 func limitsOf(size cluster.Size, all Limits) Limits {
 	if size == "" {
 		return all
@@ -32,22 +34,20 @@ func limitsOf(size cluster.Size, all Limits) Limits {
 	return Limits{Memory: memory, Processes: min(l.Processes, all.Processes), CPUWeight: l.CPUWeight}
 }
 
-// yieldingWeight is the weight of the processors of a scratch plane and of a warm one. That of the smallest customer's
-// plane is 100.
-const yieldingWeight = 10
+// idleWeight is the CPU weight of a scratch plane and of a warm plane. The smallest plane of a customer has 100.
+const idleWeight = 10
 
-// limits returns the limits that hold for the plane: those of its size. A plane that is no customer's yields
-// the processors.
+// limits returns the limits of the plane: those of its size. A plane that is no customer's has a smaller CPU weight.
 func (x *runner) limits() Limits {
 	l := limitsOf(x.record.Size, x.runtime.o.Limits)
 	if !x.isCustomers() {
-		l.CPUWeight = yieldingWeight
+		l.CPUWeight = idleWeight
 	}
 	return l
 }
 
-// softLimit is the memory at which the collector of the plane's next process aims: some must be left for what
-// is not the heap.
+// softLimit returns the soft memory limit (GOMEMLIMIT) of the plane's next process: three quarters of its memory. The
+// rest is for memory that Go does not manage.
 func (x *runner) softLimit() int64 {
 	soft := x.limits().Memory / 4 * 3
 	if x.record.Size == "" {
@@ -56,25 +56,25 @@ func (x *runner) softLimit() int64 {
 	return soft
 }
 
-// sizeState returns what the observation shows of the plane's size.
+// sizeState returns the plane's size and limits for its observation.
 func (x *runner) sizeState() controlplane.SizeState {
 	return controlplane.SizeState{Size: x.record.Size, Wanted: x.record.Wanted, Limits: x.limits(),
-		IsEnforced: x.refused == nil && (x.limited || x.process == nil && x.runtime.cgroups != nil),
+		IsEnforced: x.refused == nil && (x.inGroup || x.process == nil && x.runtime.cgroups != nil),
 		IsRefused:  x.refused != nil, OutOfMemory: x.record.OutOfMemory}
 }
 
-// holdSize makes the ordered size that of the plane, as far as the plane's use permits it, and limits a running process
-// by it. The record is written before: the next runtime has the same limits. A process that was started without a size,
-// by an earlier version, keeps its limits until its next start.
-func (x *runner) holdSize(ordered cluster.Size) error {
+// applySize gives the plane the ordered size, unless the plane uses more than that permits, and applies the limits
+// of the size to a running process. It writes the record first, so that the next runtime has the same limits. A
+// process that was started without a size, by an earlier version, keeps its limits until its next start.
+func (x *runner) applySize(ordered cluster.Size) error {
 	had := x.record.Size
-	if had == "" && x.record.Born && ordered.IsKnown() {
+	if had == "" && x.record.WasReady && ordered.IsKnown() {
 		had = cluster.Large // its limits were no smaller
 	}
-	size := cluster.HeldSize(had, ordered, x.need.Wanted)
+	size := cluster.EffectiveSize(had, ordered, x.need.Wanted)
 	if size == x.record.Size || x.record.Size == "" && x.process != nil && size != cluster.Large {
 		// A process that was started without a size aims at more memory than a small one has.
-		x.holdLimits()
+		x.applyLimits()
 		return nil
 	}
 	next := x.record
@@ -84,29 +84,30 @@ func (x *runner) holdSize(ordered cluster.Size) error {
 	}
 	x.record = next
 	x.log.Info("a plane has another size", "size", size, "before", had, "ordered", ordered, "wanted", x.need.Wanted)
-	x.holdLimits()
-	x.show(func(*controlplane.Observation) {}) // after the limits: an observer of the size finds them
+	x.applyLimits()
+	x.updateObservation(func(*controlplane.Observation) {}) // after the limits: an observer of the size finds them
 	return nil
 }
 
-// holdLimits gives the plane's limits to the kernel unless the kernel has them. The kernel may refuse them; the
-// observation shows that, and the next measurement tries again.
-func (x *runner) holdLimits() {
+// applyLimits sets the plane's limits in its control group, unless the kernel has accepted them before. The kernel may
+// refuse them; the observation shows that, and the next measurement tries again.
+func (x *runner) applyLimits() {
 	g, ok := x.runtime.group(x.slot)
-	if !ok || x.process == nil || x.limited && x.held == x.limits() {
+	if !ok || x.process == nil || x.inGroup && x.accepted == x.limits() {
 		return
 	}
-	if x.limited {
-		x.noteLimits(g.limit(x.limits()))
+	if x.inGroup {
+		x.recordLimits(g.limit(x.limits()))
 	} else {
-		x.place(x.process)
+		x.joinGroup(x.process)
 	}
 }
 
-// noteLimits records and shows whether the kernel has the plane's limits: err is why it has refused them.
-func (x *runner) noteLimits(err error) {
+// recordLimits records whether the kernel has accepted the plane's limits, and updates the observation. err is the
+// reason of a refusal, or nil.
+func (x *runner) recordLimits(err error) {
 	if err == nil {
-		x.held = x.limits()
+		x.accepted = x.limits()
 	}
 	changed := (err == nil) != (x.refused == nil)
 	x.refused = err
@@ -118,24 +119,25 @@ func (x *runner) noteLimits(err error) {
 	} else {
 		x.log.Info("the limits of a plane hold", "size", x.record.Size)
 	}
-	x.show(func(o *controlplane.Observation) {
+	x.updateObservation(func(o *controlplane.Observation) {
 		if !o.ReadySince.IsZero() && x.process != nil {
 			o.Walls = x.standingWalls(x.process)
 		}
 	})
 }
 
-// writeSize writes a record with another size, need or end, and shows it.
+// writeSize writes a record in which the size, the wanted size or the time of the last lack of memory has changed, and
+// updates the observation.
 func (x *runner) writeSize(next record) error {
 	if err := next.write(x.state); err != nil {
 		return err
 	}
 	x.record = next
-	x.show(func(*controlplane.Observation) {})
+	x.updateObservation(func(*controlplane.Observation) {})
 	return nil
 }
 
-// measure reads what the plane uses, and has the size follow it.
+// measure reads the memory that the plane uses, records the size that it needs, and applies the ordered size.
 func (x *runner) measure(p *plane.Process, spec controlplane.Spec, now time.Time) error {
 	x.need = x.need.Next(cluster.SizeUse{Nodes: spec.Nodes, Memory: unreclaimable(p.PID)}, now)
 	if x.need.Wanted != x.record.Wanted {
@@ -146,7 +148,7 @@ func (x *runner) measure(p *plane.Process, spec controlplane.Spec, now time.Time
 		}
 		x.log.Info("a plane needs another size", "wanted", next.Wanted, "size", next.Size)
 	}
-	return x.holdSize(spec.Size)
+	return x.applySize(spec.Size)
 }
 
 // recordOutOfMemory records that the kernel has ended the plane for want of memory, so that it gets a larger size.

@@ -39,9 +39,9 @@ type search struct {
 	err   error
 }
 
-// of returns the walls that stand with a program. It waits for a search of another caller with the same program, and
-// searches itself when that one fails. A search with one program delays no caller with another one.
-func (w *walls) of(ctx context.Context, binary string) (plane.Walls, error) {
+// forBinary returns the walls that stand with a program. It waits for a search of another caller with the same
+// program, and searches itself when that one fails. A search with one program delays no caller with another one.
+func (w *walls) forBinary(ctx context.Context, binary string) (plane.Walls, error) {
 	for {
 		w.mu.Lock()
 		found, isKnown := w.found[binary]
@@ -105,10 +105,10 @@ func (r *Runtime) openCgroups() {
 	r.cgroups = groups
 }
 
-// place puts a process of the plane into the plane's control group. Without a group the plane runs, and the wall does
-// not stand. A place that the kernel refuses is tried again by holdLimits.
-func (x *runner) place(p *plane.Process) {
-	x.limited = false
+// joinGroup puts a process of the plane into the plane's control group. Without a group the plane runs, and the wall
+// does not stand. When the kernel refuses, applyLimits tries again.
+func (x *runner) joinGroup(p *plane.Process) {
+	x.inGroup = false
 	g, ok := x.runtime.group(x.slot)
 	if !ok {
 		return
@@ -120,14 +120,14 @@ func (x *runner) place(p *plane.Process) {
 		}
 	}
 	if err == nil {
-		x.limited, x.killed = true, g.killed()
+		x.inGroup, x.killed = true, g.killed()
 	}
-	x.noteLimits(err)
+	x.recordLimits(err)
 }
 
 // exited returns why the plane's process ended.
 func (x *runner) exited(p *plane.Process) error {
-	if g, ok := x.runtime.group(x.slot); ok && x.limited && g.killed() > x.killed {
+	if g, ok := x.runtime.group(x.slot); ok && x.inGroup && g.killed() > x.killed {
 		err := fmt.Errorf("%w of %d MiB", errOutOfMemory, x.limits().Memory>>20)
 		return errors.Join(err, x.recordOutOfMemory(time.Now()))
 	}
@@ -140,7 +140,7 @@ func (x *runner) standingWalls(p *plane.Process) []string {
 	if r, err := p.Config.Readiness(); err == nil {
 		standing = r.Walls
 	}
-	if x.limited {
+	if x.inGroup {
 		standing = append(standing, WallMemory)
 	}
 	return standing

@@ -28,17 +28,17 @@ func TestASearchForWallsDelaysNoOtherProgram(t *testing.T) {
 	var w walls
 	ctx, cancel := context.WithCancel(t.Context())
 	first := make(chan error, 1)
-	go func() { _, err := w.of(ctx, hanging); first <- err }()
+	go func() { _, err := w.forBinary(ctx, hanging); first <- err }()
 	testsite.Eventually(t, "the first search begins", func() error {
 		_, err := os.Stat(started)
 		return err
 	})
 	answers := make(chan error, 2)
-	go func() { _, err := w.of(t.Context(), old); answers <- err }()
+	go func() { _, err := w.forBinary(t.Context(), old); answers <- err }()
 	impatient, cancelImpatient := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancelImpatient()
 	go func() {
-		_, err := w.of(impatient, hanging)
+		_, err := w.forBinary(impatient, hanging)
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = nil
 		}
