@@ -209,7 +209,7 @@ func (h *Hosting) gather(c *hostedCluster, hc *hypershift.HostedCluster, invalid
 	// The order matters: demand before RouterIsCurrent, RouterIsCurrent before Activity.
 	h.mu.Lock()
 	s.Demand, s.RouteClosed = c.demand, c.routeClosed
-	s.Nodes = h.nodes.of(c.id)
+	s.Nodes = h.nodes.total(c.id)
 	h.mu.Unlock()
 	s.RouteClosed = s.RouteClosed && h.o.Routes.RouterIsCurrent()
 	for _, n := range names {

@@ -243,8 +243,8 @@ func powerOf(s situation, h hibernation, route string, now time.Time) power {
 	u := s.Uses[route]
 	p := power{
 		Hibernated: h.Wanted, Ordered: h.Ordered, Running: s.Plane.Running, Ready: s.Plane.ReadySince,
-		Born:  s.Plane.LastStart.WasReady && s.Cluster.Status.KubeConfig != nil,
-		Asked: s.Demand.Asked, Open: u.Open, Last: u.Last, Closed: s.RouteClosed,
+		HasBeenReady: s.Plane.LastStart.WasReady && s.Cluster.Status.KubeConfig != nil,
+		Asked:        s.Demand.Asked, Open: u.Open, Last: u.Last, Closed: s.RouteClosed,
 	}
 	if s.Demand.Waiting > 0 {
 		p.Open, p.Asked = p.Open+s.Demand.Waiting, now

@@ -171,10 +171,10 @@ func (s *situation) describe(word string) error {
 		if err := other.describe("upgrade=" + value); err != nil {
 			return err
 		}
-		s.Restore.Prepared.Departure.Shown = shownOf(hypershift.HostedClusterStatus{Upgrade: other.Upgrade})
+		s.Restore.Prepared.Departure.Shown = departingStatus(hypershift.HostedClusterStatus{Upgrade: other.Upgrade})
 	case "brings-restore": // ID:PHASE
 		id, phase, _ := strings.Cut(value, ":")
-		s.Restore.Prepared.Departure.Shown = shownOf(hypershift.HostedClusterStatus{
+		s.Restore.Prepared.Departure.Shown = departingStatus(hypershift.HostedClusterStatus{
 			Restore: &hypershift.RestoreStatus{ID: id, Phase: hypershift.RestorePhase(phase)}})
 	case "ordered-restore":
 		s.Cluster.Annotations = map[string]string{

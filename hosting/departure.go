@@ -16,8 +16,8 @@ import (
 // has an empty status: without them the target would start the release of the spec, even if it has failed, and repeat a
 // failed restore (decision 170).
 
-// shownOf returns the parts of the status that a leaving plane takes with it.
-func shownOf(s hypershift.HostedClusterStatus) (shown controlplane.Shown) {
+// departingStatus returns the parts of the status that move with a plane that leaves.
+func departingStatus(s hypershift.HostedClusterStatus) (shown controlplane.Shown) {
 	if s.Upgrade != nil {
 		shown.Upgrade, _ = json.Marshal(s.Upgrade) // strings, numbers and times
 	}

@@ -85,7 +85,7 @@ func (h *Hosting) findMove(c *hostedCluster, hc *hypershift.HostedCluster, o con
 	isStopped := c.stopping && !o.Running && o.State == controlplane.Down
 	h.mu.Unlock()
 	if m.mustStop() && isStopped {
-		h.o.Backups.Stopped(c.id, shownOf(status))
+		h.o.Backups.Stopped(c.id, departingStatus(status))
 	}
 	return m
 }

@@ -17,15 +17,15 @@ const (
 // router and calls of Wake are use of the plane; requests of hosting's own controllers,
 // which go to the plane directly, are not.
 type power struct {
-	Hibernated bool      // the spec orders sleep until use
-	Ordered    time.Time // when this process saw Hibernated become true; zero: it was true before
-	Born       bool      // the plane has been ready once and its kubeconfig is there; until then it starts
-	Running    bool      // its process exists
-	Ready      time.Time // since when it serves; zero: it does not
-	Asked      time.Time // of the last Wake; zero: none in this process
-	Open       int       // connections, held ones included
-	Last       time.Time // end of the last connection; earlier connections are unknown
-	Closed     bool      // the router had confirmed that the route is asleep, before Open was read
+	Hibernated   bool      // the spec orders sleep until use
+	Ordered      time.Time // when this process saw Hibernated become true; zero: it was true before
+	HasBeenReady bool      // the plane has been ready once, and its kubeconfig exists; until then it starts
+	Running      bool      // its process exists
+	Ready        time.Time // since when it serves; zero: it does not
+	Asked        time.Time // of the last Wake; zero: none in this process
+	Open         int       // connections, held ones included
+	Last         time.Time // end of the last connection; earlier connections are unknown
+	Closed       bool      // the router had confirmed that the route is asleep, before Open was read
 }
 
 // powerDecision is the result of power.decide.
@@ -51,7 +51,7 @@ func (p power) decide(now time.Time, idle time.Duration) powerDecision {
 		until = used
 	}
 	switch {
-	case !p.Hibernated || !p.Born:
+	case !p.Hibernated || !p.HasBeenReady:
 		return p.run(0)
 	case !p.Running:
 		// Only a Wake since the order starts it. Use before this process began is unknown;

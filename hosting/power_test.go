@@ -69,7 +69,7 @@ func (p *power) observe(t *testing.T, news string, now time.Time, last powerDeci
 	case news == "asked":
 		p.Asked = now
 	case news == "ready":
-		p.Ready, p.Born = now, true
+		p.Ready, p.HasBeenReady = now, true
 	case news == "died":
 		p.Running, p.Ready = false, time.Time{}
 	case news == "taken":
@@ -156,8 +156,8 @@ func TestPowerInEveryOrder(t *testing.T) {
 		now = now.Add(idleInTests + time.Second)
 		step()
 		d := step("taken")
-		if want := map[bool]powerState{true: asleep, false: awake}[p.Hibernated && p.Born]; d.State != want &&
-			!(d.State == waking && !p.Born) {
+		if want := map[bool]powerState{true: asleep, false: awake}[p.Hibernated && p.HasBeenReady]; d.State != want &&
+			!(d.State == waking && !p.HasBeenReady) {
 			t.Fatalf("comes to rest %s, want %s", d, want)
 		}
 	})

@@ -58,8 +58,8 @@ func parseRotations(hc *hypershift.HostedCluster) (list []orderedRotation) {
 	return list
 }
 
-// shownRotations returns the orders of a cluster with the phases that its status shows.
-func shownRotations(c *hostedCluster, hc *hypershift.HostedCluster) []orderedRotation {
+// ordersWithPhases returns the orders of a cluster with the phases that its status shows.
+func ordersWithPhases(c *hostedCluster, hc *hypershift.HostedCluster) []orderedRotation {
 	status := hc.Status.Rotations
 	if c.status != nil {
 		status = c.status.Rotations
@@ -75,7 +75,7 @@ func shownRotations(c *hostedCluster, hc *hypershift.HostedCluster) []orderedRot
 
 // findRotations returns the orders of a cluster with what is known about them.
 func (h *Hosting) findRotations(c *hostedCluster, hc *hypershift.HostedCluster) ([]orderedRotation, error) {
-	list := shownRotations(c, hc)
+	list := ordersWithPhases(c, hc)
 	for i := range list {
 		r := &list[i]
 		r.CanComplete = r.Shown == rotation.Prepared || r.Shown == rotation.Completing

@@ -76,7 +76,7 @@ func (h *Hosting) readNodesOfEarlierCA(ctx context.Context, c *hostedCluster, hc
 	if err != nil {
 		return 0, err
 	}
-	if !awaitNodes(shownRotations(c, hc), o.LastStart.Rotations) {
+	if !awaitNodes(ordersWithPhases(c, hc), o.LastStart.Rotations) {
 		return 0, nil
 	}
 	admin, err := h.o.Planes.Client(c.id)

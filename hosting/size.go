@@ -15,7 +15,8 @@ import (
 // orderedNodes are the nodes that node pools order: cluster, name of the pool, replicas. Hosting.mu guards them.
 type orderedNodes map[controlplane.ID]map[string]int
 
-func (n orderedNodes) of(id controlplane.ID) (sum int) {
+// total returns the number of nodes that all node pools of a cluster order.
+func (n orderedNodes) total(id controlplane.ID) (sum int) {
 	for _, replicas := range n[id] {
 		sum += replicas
 	}

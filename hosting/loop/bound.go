@@ -117,9 +117,9 @@ func (l *Loop) watchUntilRoom(ctx context.Context, watch func(context.Context)) 
 	}
 }
 
-// noteRoom makes watchUntilRoom list again when the loop has dropped objects and has room for one. It is called with
-// the lock held, after a deletion.
-func (l *Loop) noteRoom() {
+// relistIfRoom makes watchUntilRoom list again when the loop has dropped objects and has room for one. It is called
+// with the lock held, after a deletion.
+func (l *Loop) relistIfRoom() {
 	if l.o.Bound == nil || !l.overflow.dropped || len(l.objects) >= l.o.Bound.Most {
 		return
 	}
@@ -149,8 +149,8 @@ func (l *Loop) isFull(key Key) bool {
 	return l.o.Bound != nil && l.objects[key] == nil && len(l.objects) >= l.o.Bound.Most
 }
 
-// noteDropped records that an object was dropped, and logs the first one. It is called with the lock held.
-func (l *Loop) noteDropped(key Key) {
+// recordDropped records that an object was dropped, and logs the first one. It is called with the lock held.
+func (l *Loop) recordDropped(key Key) {
 	l.overflow.dropped = true
 	if l.overflow.reported {
 		return

@@ -102,7 +102,7 @@ func (s sink) put(object any) error {
 	trim(u, s.o.Bound)
 	s.mu.Lock()
 	if s.isFull(key) {
-		s.noteDropped(key)
+		s.recordDropped(key)
 		s.mu.Unlock()
 		return nil
 	}
@@ -120,7 +120,7 @@ func (s sink) Delete(object any) error {
 	key := Key{m.GetNamespace(), m.GetName()}
 	s.mu.Lock()
 	delete(s.objects, key)
-	s.noteRoom()
+	s.relistIfRoom()
 	s.mu.Unlock()
 	s.queue.Add(key)
 	return nil
@@ -142,7 +142,7 @@ func (s sink) Replace(list []any, _ string) error {
 	s.mu.Lock()
 	before := s.objects
 	s.objects = objects
-	s.noteRoom()
+	s.relistIfRoom()
 	s.mu.Unlock()
 	for key := range before {
 		if objects[key] == nil {

@@ -15,11 +15,11 @@ const (
 	outcomeNoName      outcome = "no_name"     // a ClientHello without a server name
 	outcomeUnknown     outcome = "unknown"     // a name without a route
 	outcomeSlow        outcome = "slow"        // no name in time
-	outcomeHungUp      outcome = "hung_up"     // the client ended it before it named a server
+	outcomeHungUp      outcome = "hung_up"     // the client closed the connection before it named a server
 	outcomeCrowded     outcome = "crowded"     // too many connections that have named no server
-	outcomeLimited     outcome = "limited"     // too many connections of one name
-	outcomeSource      outcome = "source"      // too many connections, or new ones, of one source
-	outcomeFull        outcome = "full"        // too many connections of all names
+	outcomeLimited     outcome = "limited"     // too many connections to one server name
+	outcomeSource      outcome = "source"      // too many connections, or too many new ones, of one client address
+	outcomeFull        outcome = "full"        // too many connections to all server names
 	outcomeNoHeader    outcome = "no_header"   // a load balancer's connection without a PROXY header
 	outcomeWakeBudget  outcome = "wake_budget" // the plane sleeps, and a budget of wakes is used up
 	outcomeNotWoken    outcome = "not_woken"   // the plane could not be woken
@@ -39,7 +39,7 @@ const (
 	toClient direction = "to_client"
 )
 
-// metrics have no label with server names: their number has no bound.
+// metrics are the metrics of the router. No label has server names, whose number has no bound.
 type metrics struct {
 	open        prometheus.Gauge
 	connections *prometheus.CounterVec
@@ -80,12 +80,14 @@ func newMetrics(reg prometheus.Registerer) *metrics {
 	return m
 }
 
-func (m *metrics) countEnd(o outcome) { m.connections.WithLabelValues(string(o)).Inc() }
+// countConnection counts a connection that has ended.
+func (m *metrics) countConnection(o outcome) { m.connections.WithLabelValues(string(o)).Inc() }
 
 func (m *metrics) countBytes(way direction, n int64) {
 	m.bytes.WithLabelValues(string(way)).Add(float64(n))
 }
 
+// observeWake counts a request to wake a plane, and the time that a successful one took.
 func (m *metrics) observeWake(took time.Duration, err error) {
 	if err != nil {
 		m.wakes.WithLabelValues("failed").Inc()

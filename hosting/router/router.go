@@ -174,7 +174,7 @@ func (r *Router) startServing(ctx context.Context, conn net.Conn) {
 	addr := addressOf(conn)
 	c := &clientConn{conn: conn, source: sourceOf(addr), isProxied: r.limits.isProxy(addr)}
 	if !r.admit(c) {
-		r.metrics.countEnd(outcomeSource)
+		r.metrics.countConnection(outcomeSource)
 		conn.Close()
 		return
 	}
@@ -185,7 +185,7 @@ func (r *Router) startServing(ctx context.Context, conn net.Conn) {
 			outcome = r.serve(ctx, c)
 			r.untrack(conn)
 		}
-		r.metrics.countEnd(outcome)
+		r.metrics.countConnection(outcome)
 	})
 }
 
