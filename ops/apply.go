@@ -46,11 +46,11 @@ type Effect string
 
 // The effects.
 const (
-	StartWork     Effect = "start-work"     // call the worker
-	FreeResource  Effect = "free-resource"  // in the same transaction: the resource is not busy any more
-	RetryLater    Effect = "retry-later"    // at NotBefore
-	SendNotice    Effect = "send-notice"    // to the notification URI, at Notification.NotBefore
-	ForgetHolding Effect = "forget-holding" // the process does not hold the operation any more
+	StartWork        Effect = "start-work"     // call the worker
+	FreeResource     Effect = "free-resource"  // in the same transaction: the resource is not busy any more
+	RetryLater       Effect = "retry-later"    // at NotBefore
+	SendNotification Effect = "send-notice"    // to the notification URI, at Notification.NotBefore
+	ForgetHolding    Effect = "forget-holding" // the process does not hold the operation any more
 )
 
 // Errors of Apply.
@@ -69,8 +69,8 @@ var (
 const (
 	firstPause   = time.Second
 	longestPause = time.Minute
-	// noticeBudget is how long the engine tries to send a notification.
-	noticeBudget = time.Hour
+	// notificationBudget is how long the engine tries to send a notification.
+	notificationBudget = time.Hour
 )
 
 // CodeDeadline is the code of an operation that failed because its budget ended.
@@ -97,7 +97,7 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 	}
 	switch e.Kind {
 	case Notified, NotifyFailed:
-		return s.recordNotice(e, now)
+		return s.recordNotification(e, now)
 	case Release:
 		s.Lease = nil
 		return s, []Effect{ForgetHolding}, nil
@@ -129,9 +129,9 @@ func (s State) Apply(e Event, now time.Time) (State, []Effect, error) {
 // acquire gives the lease to a process, with the next fence. A terminal operation can be leased while its notification
 // is pending.
 func (s State) acquire(e Event, now time.Time) (State, []Effect, error) {
-	pendingNotice := s.Notification != nil && s.Notification.Pending
+	pendingNotification := s.Notification != nil && s.Notification.Pending
 	switch {
-	case s.Status.IsTerminal() && !pendingNotice:
+	case s.Status.IsTerminal() && !pendingNotification:
 		return s, nil, ErrEnded
 	case s.IsLeased(now):
 		return s, nil, ErrLeased
@@ -141,7 +141,7 @@ func (s State) acquire(e Event, now time.Time) (State, []Effect, error) {
 	s.Fence++
 	s.Lease = &Lease{Holder: e.Holder, Until: now.Add(e.For)}
 	if s.Status.IsTerminal() {
-		return s, []Effect{SendNotice}, nil
+		return s, []Effect{SendNotification}, nil
 	}
 	if s.Status == Accepted {
 		s.Status, s.ChangedAt = Running, now
@@ -211,14 +211,15 @@ func (s State) finish(status Status, e *Error, now time.Time) (State, []Effect, 
 		s.Percent = 100
 	}
 	if s.NotificationURI != "" {
-		s.Notification = &Notification{Pending: true, NotBefore: now, GiveUpAt: now.Add(noticeBudget)}
-		effects = append(effects, SendNotice)
+		s.Notification = &Notification{Pending: true, NotBefore: now, GiveUpAt: now.Add(notificationBudget)}
+		effects = append(effects, SendNotification)
 	}
 	return s, effects, nil
 }
 
-// recordNotice stores whether an attempt to send the notification succeeded. It gives up after noticeBudget.
-func (s State) recordNotice(e Event, now time.Time) (State, []Effect, error) {
+// recordNotification stores whether an attempt to send the notification succeeded. It gives up after
+// notificationBudget.
+func (s State) recordNotification(e Event, now time.Time) (State, []Effect, error) {
 	if s.Notification == nil || !s.Notification.Pending {
 		return s, nil, ErrEnded
 	}
@@ -237,5 +238,5 @@ func (s State) recordNotice(e Event, now time.Time) (State, []Effect, error) {
 		n.Pending = false
 		return s, []Effect{ForgetHolding}, nil
 	}
-	return s, []Effect{SendNotice, ForgetHolding}, nil
+	return s, []Effect{SendNotification, ForgetHolding}, nil
 }

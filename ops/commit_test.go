@@ -16,7 +16,7 @@ import (
 // a second committed each such call, and a renewal of a fresh lease with it.
 func TestProgressThatChangesNothingIsNotCommitted(t *testing.T) {
 	called := make(chan struct{})
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p",
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p",
 		Lease: 24 * time.Hour, Worker: workerFunc(func(context.Context, State) Outcome {
 			called <- struct{}{}
 			return Outcome{Event: Event{Kind: Progress, Phase: "Waits", Percent: 10}, Again: time.Hour}
@@ -61,7 +61,7 @@ func TestProgressThatChangesNothingIsNotCommitted(t *testing.T) {
 // TestAChangeIsCommittedWithItsEvent commits a change of the resource together with progress, and neither when another
 // process has taken the lease.
 func TestAChangeIsCommittedWithItsEvent(t *testing.T) {
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p"})
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p"})
 	if err := accept(t.Context(), e, "a", order("op", "a")); err != nil {
 		t.Fatal(err)
 	}

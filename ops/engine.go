@@ -35,7 +35,7 @@ const unfinished = "unfinished"
 // that the log names it.
 func facetsOf(d store.Document) []string {
 	s, err := decode(d)
-	if d.DeletedAt == nil || err == nil && s.hasPendingNotice() {
+	if d.DeletedAt == nil || err == nil && s.hasPendingNotification() {
 		return []string{unfinished}
 	}
 	return nil
@@ -75,22 +75,22 @@ type Outcome struct {
 	Change func(ctx context.Context, tx *store.Tx) error
 }
 
-// Settle changes the resource of an operation that ends, in the transaction of the end. A store error
+// RecordEnd changes the resource of an operation that ends, in the transaction of the end. A store error
 // rolls both back.
-type Settle func(ctx context.Context, tx *store.Tx, s State) error
+type RecordEnd func(ctx context.Context, tx *store.Tx, s State) error
 
 // Options are what an Engine needs.
 type Options struct {
-	Store  *store.Store // opened with StoreKind
-	Worker Worker
-	Settle Settle
-	Holder string        // names this process in leases; unique among processes
-	Lease  time.Duration // default 10 s
+	Store     *store.Store // opened with StoreKind
+	Worker    Worker
+	RecordEnd RecordEnd
+	Holder    string        // names this process in leases; unique among processes
+	Lease     time.Duration // default 10 s
 	// Retention is how long a terminal operation can be read; default 7 days.
 	Retention time.Duration
 	Notifier  *Notifier // nil: no notifications are sent
-	// NoticeOf returns the body of a notification; needed with a Notifier.
-	NoticeOf func(State) any
+	// NotificationOf returns the body of a notification; needed with a Notifier.
+	NotificationOf func(State) any
 	// AtOnce is on how many operations the process works at once, ShareOfScope on how many of one scope.
 	// The others wait in the order of their arrival; a scope with fewer running operations goes first. Default 256
 	// and 64, because each running operation writes to the database every third of Lease to renew it.
@@ -221,7 +221,7 @@ func (e *Engine) Get(ctx context.Context, id string) (State, error) {
 }
 
 // Supersede cancels the active operation of a resource in the caller's transaction, so that the caller
-// can begin another one. It does not call Settle: the caller changes the resource. The error is
+// can begin another one. It does not call RecordEnd: the caller changes the resource. The error is
 // store.ErrNotFound if there is no active operation.
 func (e *Engine) Supersede(ctx context.Context, tx *store.Tx, scope, resource string, why *Error) (State, error) {
 	d, err := tx.GetByName(ctx, Kind, scope, resource)
@@ -231,7 +231,7 @@ func (e *Engine) Supersede(ctx context.Context, tx *store.Tx, scope, resource st
 	return e.apply(ctx, tx, d.ID, Event{Kind: Cancel, Error: why}, nil)
 }
 
-// Cancel ends an active operation as canceled, and calls Settle for its resource.
+// Cancel ends an active operation as canceled, and calls RecordEnd for its resource.
 func (e *Engine) Cancel(ctx context.Context, id string, why *Error) (State, error) {
 	return e.commit(ctx, id, Event{Kind: Cancel, Error: why})
 }
@@ -251,14 +251,14 @@ func (e *Engine) commitWith(ctx context.Context, id string, event Event,
 				return err
 			}
 		}
-		s, err = e.apply(ctx, tx, id, event, e.o.Settle)
+		s, err = e.apply(ctx, tx, id, event, e.o.RecordEnd)
 		return err
 	})
 	return s, err
 }
 
-// apply applies an event in a transaction. settle is called when the operation ends.
-func (e *Engine) apply(ctx context.Context, tx *store.Tx, id string, event Event, settle Settle) (State, error) {
+// apply applies an event in a transaction. recordEnd is called when the operation ends.
+func (e *Engine) apply(ctx context.Context, tx *store.Tx, id string, event Event, recordEnd RecordEnd) (State, error) {
 	var after State
 	var ends bool
 	_, _, err := tx.Update(ctx, Kind, id, 0, func(d *store.Document) error {
@@ -276,8 +276,8 @@ func (e *Engine) apply(ctx context.Context, tx *store.Tx, id string, event Event
 		}
 		return encode(d, after)
 	})
-	if err == nil && ends && settle != nil {
-		err = settle(ctx, tx, after)
+	if err == nil && ends && recordEnd != nil {
+		err = recordEnd(ctx, tx, after)
 	}
 	return after, err
 }

@@ -29,7 +29,8 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	healthy := open(t, dsn, store.Hooks{})
 	later := func() time.Time { return time.Now().Add(time.Minute) } // leases of the killed process have expired
-	rescue := NewEngine(Options{Store: healthy, Worker: workerFunc(succeed), Settle: settle, Holder: "rescue", Now: later})
+	rescue := NewEngine(Options{Store: healthy, Worker: workerFunc(succeed), RecordEnd: recordEnd, Holder: "rescue",
+		Now: later})
 	run(t, rescue)
 	kills, accepted := 0, 0
 	for _, after := range []bool{false, true} {
@@ -39,7 +40,7 @@ func TestI5I12AKillBetweenAnyTwoStatementsLeavesNoResourceBusy(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			process := pgtest.NewKillableProcess(left, pgtest.KillMoment(after), cancel)
 			s := open(t, dsn, store.Hooks{Dial: process.Dial})
-			e := NewEngine(Options{Store: s, Settle: settle, Holder: name})
+			e := NewEngine(Options{Store: s, RecordEnd: recordEnd, Holder: name})
 			process.CountStatements()
 			err := accept(ctx, e, name, order(id, name))
 			for _, event := range []Event{{Kind: Acquire, Holder: name, For: time.Second}, {Kind: Progress, Percent: 50,
@@ -153,7 +154,7 @@ func TestTwoProcessesEndEachOperationOnce(t *testing.T) {
 				}
 				return Outcome{Event: Event{Kind: Succeed, Result: json.RawMessage(`{"a":1}`)}}
 			}),
-			Settle: func(ctx context.Context, tx *store.Tx, s State) error { // counts what is committed
+			RecordEnd: func(ctx context.Context, tx *store.Tx, s State) error { // counts what is committed
 				_, _, err := tx.Update(ctx, thing, s.Resource, 0, func(d *store.Document) error {
 					var status struct{ Settled int }
 					if err := json.Unmarshal(d.Status, &status); err != nil {
@@ -191,7 +192,7 @@ func TestTwoProcessesEndEachOperationOnce(t *testing.T) {
 // TestAWakeCallsTheWorkerAndACancelEndsItsWork wakes a waiting worker, then cancels the operation.
 func TestAWakeCallsTheWorkerAndACancelEndsItsWork(t *testing.T) {
 	calls := make(chan int64, 100)
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p",
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p",
 		Worker: workerFunc(func(_ context.Context, s State) Outcome {
 			calls <- s.Fence
 			return Outcome{Event: Event{Kind: Progress, Phase: "Waits", Percent: 10}, Again: time.Hour}
@@ -247,7 +248,7 @@ func TestAStoppedProcessGivesItsLeasesUp(t *testing.T) {
 	stop := run(t, first)
 	<-working
 	stop()
-	second := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Settle: settle, Holder: "second",
+	second := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), RecordEnd: recordEnd, Holder: "second",
 		Worker: workerFunc(succeed)})
 	run(t, second)
 	if s := awaitEnd(t, second, "op"); s.Status != Succeeded || s.Fence != 2 {
@@ -257,7 +258,7 @@ func TestAStoppedProcessGivesItsLeasesUp(t *testing.T) {
 
 // TestRenewalsLeaveNoRecord checks that a renewed lease is no change: no version, no record, no wake.
 func TestRenewalsLeaveNoRecord(t *testing.T) {
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p"})
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p"})
 	if err := accept(t.Context(), e, "a", order("op", "a")); err != nil {
 		t.Fatal(err)
 	}

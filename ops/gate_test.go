@@ -162,7 +162,8 @@ func TestATurnThatIsNotUsedGoesToTheNext(t *testing.T) {
 // operation ends.
 func TestStepsThatHangDelayNoOther(t *testing.T) {
 	hanging := make(chan struct{}, mostSteps)
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p", Lease: time.Hour,
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p",
+		Lease: time.Hour,
 		Worker: workerFunc(func(ctx context.Context, s State) Outcome {
 			if s.Resource == "other" {
 				return succeed(ctx, s)

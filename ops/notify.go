@@ -17,7 +17,7 @@ import (
 )
 
 // Notifier sends notifications. A caller of the service chose their URI, so the Notifier sends only to
-// hosts of its list, only by https unless Loopback permits it, and to no address of a private network.
+// hosts of its list, only by https unless Loopback permits http, and to no address of a private network.
 type Notifier struct {
 	// Hosts are the hosts that may be notified: management.azure.com, or .example.com for all hosts of
 	// a domain.
@@ -43,15 +43,15 @@ func (n *Notifier) Permits(uri string) bool {
 	})
 }
 
-const noticeTimeout = 5 * time.Second
+const notificationTimeout = 5 * time.Second
 
-// client returns the client of one attempt. It checks the address after the name was resolved, so that
-// a permitted name that resolves to a private address is not connected to.
+// client returns the client of one attempt. It checks each address after the name was resolved: it does not
+// connect to a private address to which a permitted name resolves.
 func (n *Notifier) client() *http.Client {
 	if n.Client != nil {
 		return n.Client
 	}
-	dialer := &net.Dialer{Timeout: noticeTimeout, Control: func(_, address string, _ syscall.RawConn) error {
+	dialer := &net.Dialer{Timeout: notificationTimeout, Control: func(_, address string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(address)
 		if err != nil {
 			return err
@@ -66,7 +66,7 @@ func (n *Notifier) client() *http.Client {
 		return nil
 	}}
 	return &http.Client{
-		Timeout:       noticeTimeout,
+		Timeout:       notificationTimeout,
 		Transport:     &http.Transport{DialContext: dialer.DialContext, DisableKeepAlives: true},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
@@ -97,11 +97,11 @@ func (n *Notifier) Send(ctx context.Context, uri string, body any) error {
 	return nil
 }
 
-// sendNotice makes one attempt to send the notification of a terminal operation, and commits its
+// sendNotification makes one attempt to send the notification of a terminal operation, and commits its
 // outcome.
-func (e *Engine) sendNotice(ctx context.Context, s State) (State, error) {
+func (e *Engine) sendNotification(ctx context.Context, s State) (State, error) {
 	event := Event{Kind: Notified, Fence: s.Fence}
-	if err := e.o.Notifier.Send(ctx, s.NotificationURI, e.o.NoticeOf(s)); err != nil {
+	if err := e.o.Notifier.Send(ctx, s.NotificationURI, e.o.NotificationOf(s)); err != nil {
 		event.Kind, event.Error = NotifyFailed, &Error{Code: "NotificationFailed", Message: err.Error()}
 	}
 	return e.commit(ctx, s.ID, event)

@@ -30,8 +30,8 @@ func TestANotificationReachesPermittedHostsOnly(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 	n := &Notifier{Hosts: []string{"127.0.0.1", ".azure.example"}, Loopback: true}
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p", Notifier: n,
-		Worker: workerFunc(succeed), NoticeOf: func(s State) any { return s.ViewAsARM("id", "Working") }})
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p", Notifier: n,
+		Worker: workerFunc(succeed), NotificationOf: func(s State) any { return s.ViewAsARM("id", "Working") }})
 	o := order("op", "a")
 	o.NotificationURI = receiver.URL + "/notify"
 	if err := accept(t.Context(), e, "a", o); err != nil {

@@ -31,7 +31,7 @@ func TestAScopeWithManyOperationsDelaysNoOther(t *testing.T) {
 	held, most, ended := map[string]bool{}, 0, 0
 	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Holder: "p", AtOnce: 2 * share,
 		ShareOfScope: share, PlaceFor: time.Hour,
-		Settle: func(context.Context, *store.Tx, State) error { return nil },
+		RecordEnd: func(context.Context, *store.Tx, State) error { return nil },
 		Worker: workerFunc(func(_ context.Context, s State) Outcome {
 			mu.Lock()
 			defer mu.Unlock()
@@ -108,7 +108,7 @@ func TestOperationsThatOnlyWaitKeepNoPlaces(t *testing.T) {
 	calls := map[string]int{}
 	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Holder: "p", AtOnce: share * scopes,
 		ShareOfScope: share, PlaceFor: time.Nanosecond,
-		Settle: func(context.Context, *store.Tx, State) error { return nil },
+		RecordEnd: func(context.Context, *store.Tx, State) error { return nil },
 		Worker: workerFunc(func(_ context.Context, s State) Outcome {
 			mu.Lock()
 			defer mu.Unlock()
@@ -223,7 +223,7 @@ func TestATaskGivesItsPlaceToNoScopeWithMore(t *testing.T) {
 // has died.
 func TestAnUnreadableOperationDelaysNoOther(t *testing.T) {
 	var log strings.Builder
-	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), Settle: settle, Holder: "p",
+	e := NewEngine(Options{Store: open(t, pgtest.DSN(t), store.Hooks{}), RecordEnd: recordEnd, Holder: "p",
 		Worker: workerFunc(succeed), Log: slog.New(slog.NewTextHandler(&log, nil))})
 	err := e.o.Store.Tx(t.Context(), func(tx *store.Tx) error {
 		_, err := tx.Create(t.Context(), store.Document{Kind: Kind, ID: "a-broken", Scope: scope, Name: "broken",
@@ -257,8 +257,8 @@ var oneRow = regexp.MustCompile(`actual rows=1[ .]`)
 func TestEndedOperationsCostNothingUntilTheyAreOld(t *testing.T) {
 	dsn := pgtest.DSN(t)
 	now := time.Now()
-	e := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), Settle: settle, Holder: "p", Worker: workerFunc(succeed),
-		Now: func() time.Time { return now }})
+	e := NewEngine(Options{Store: open(t, dsn, store.Hooks{}), RecordEnd: recordEnd, Holder: "p",
+		Worker: workerFunc(succeed), Now: func() time.Time { return now }})
 	for _, name := range []string{"old", "active"} {
 		if err := accept(t.Context(), e, name, order("op-"+name, name)); err != nil {
 			t.Fatal(err)
@@ -316,8 +316,8 @@ func TestEndedOperationsCostNothingUntilTheyAreOld(t *testing.T) {
 func TestAProcessReadsOnlyTheOperationsThatAreDue(t *testing.T) {
 	s, now := open(t, pgtest.DSN(t), store.Hooks{}), time.Now()
 	clock := func() time.Time { return now }
-	other := NewEngine(Options{Store: s, Settle: settle, Holder: "other", Now: clock})
-	e := NewEngine(Options{Store: s, Settle: settle, Holder: "p", Worker: workerFunc(succeed), Now: clock})
+	other := NewEngine(Options{Store: s, RecordEnd: recordEnd, Holder: "other", Now: clock})
+	e := NewEngine(Options{Store: s, RecordEnd: recordEnd, Holder: "p", Worker: workerFunc(succeed), Now: clock})
 	commit := func(id string, event Event) {
 		t.Helper()
 		after, err := other.commit(t.Context(), id, event)

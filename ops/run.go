@@ -269,7 +269,7 @@ func (e *Engine) enqueueIfDue(ctx context.Context, s State) {
 
 // needsWork reports whether this process has to do something for an operation.
 func (e *Engine) needsWork(s State) bool {
-	return !s.Status.IsTerminal() || s.hasPendingNotice() && e.o.Notifier != nil
+	return !s.Status.IsTerminal() || s.hasPendingNotification() && e.o.Notifier != nil
 }
 
 // startTasks starts as many tasks as the queue permits. The caller holds e.mu.
@@ -317,7 +317,7 @@ func (e *Engine) runTask(ctx context.Context, t *task, id string) {
 		}
 		if s.Status.IsTerminal() {
 			e.gate.leave(mine)
-			s, err = e.sendNotice(ctx, s)
+			s, err = e.sendNotification(ctx, s)
 		} else {
 			s, err = e.workOn(ctx, t, s, mine)
 		}

@@ -117,14 +117,14 @@ func (s State) StepDone(name string) (Step, bool) {
 // IsLeased reports whether a process holds the operation at a time.
 func (s State) IsLeased(now time.Time) bool { return s.Lease != nil && now.Before(s.Lease.Until) }
 
-// hasPendingNotice reports whether the operation has ended and its notification must still be sent.
-func (s State) hasPendingNotice() bool {
+// hasPendingNotification reports whether the operation has ended and its notification must still be sent.
+func (s State) hasPendingNotification() bool {
 	return s.Status.IsTerminal() && s.Notification != nil && s.Notification.Pending
 }
 
 // dueAt is when the next attempt may begin: at the work, or at the notification of a terminal operation.
 func (s State) dueAt() time.Time {
-	if s.hasPendingNotice() {
+	if s.hasPendingNotification() {
 		return s.Notification.NotBefore
 	}
 	return s.NotBefore

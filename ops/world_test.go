@@ -49,8 +49,8 @@ func accept(ctx context.Context, e *Engine, name string, o Order) error {
 	})
 }
 
-// settle frees the thing of an operation.
-func settle(ctx context.Context, tx *store.Tx, s State) error {
+// recordEnd frees the thing of an operation.
+func recordEnd(ctx context.Context, tx *store.Tx, s State) error {
 	_, _, err := tx.Update(ctx, thing, s.Resource, 0, func(d *store.Document) error {
 		d.Status = json.RawMessage(free)
 		return nil

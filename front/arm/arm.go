@@ -100,8 +100,8 @@ func New(o Options) *Front {
 	f := &front{store: o.Store, keys: o.Keys, clm: o.CLM, certificates: o.Certificates, tokens: o.Tokens,
 		notifier: o.Notifier, releases: release.NewCache(o.CLM), location: o.Location, mode: o.Mode, retryAfter: o.RetryAfter,
 		referers: o.Referers, log: o.Log, orphans: make(orphanQueue, maxWaitingCandidates)}
-	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, Settle: f.settle, Holder: o.Holder,
-		Notifier: o.Notifier, NoticeOf: f.noticeOf, Log: o.Log})
+	f.engine = ops.NewEngine(ops.Options{Store: o.Store, Worker: f, RecordEnd: f.recordEnd, Holder: o.Holder,
+		Notifier: o.Notifier, NotificationOf: f.notificationOf, Log: o.Log})
 	router := access.NewRouter(access.Options{Identifier: f, Policy: decider{o.Keys.Directory()}, Resources: resources{},
 		Region: o.Location, Limiter: o.Limiter, Denials: o.Denials, Log: o.Log, Metrics: o.Metrics})
 	f.register(router)
@@ -208,13 +208,14 @@ func (f *front) registerClassic(handle func(method, path string, action access.A
 	handle("GET", subscriptionPath+providerPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first,
 		f.listClassic))
 	handle("GET", groupPath+classicPath, "ListClusters", policy.Account, f.withClassicVersion(first, f.listClassic))
-	handle("GET", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("GET", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerClassicNotFound))
 	handle("PUT", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.putClassic)) // it creates nothing
-	handle("PATCH", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("PATCH", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.answerClassicNotFound))
 	handle("DELETE", path, "ListClusters", policy.Account, f.withClassicVersion(first, f.deleteClassic))
-	handle("POST", path+"/listcredentials", "ListClusters", policy.Account, f.withClassicVersion(first, f.answerNoClassic))
+	handle("POST", path+"/listcredentials", "ListClusters", policy.Account,
+		f.withClassicVersion(first, f.answerClassicNotFound))
 	handle("POST", path+"/listadmincredentials", "ListClusters", policy.Account, f.withClassicVersion(classic20210901,
-		f.answerNoClassic))
+		f.answerClassicNotFound))
 	versions := locationPath + "/" + strings.ToLower(classicVersionsSegment)
 	handle("GET", versions, actionReadOffers, policy.Account, f.withClassicVersion(classic20220904,
 		f.listOffered(f.classicVersionResources)))

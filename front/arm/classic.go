@@ -47,7 +47,7 @@ var classicVersions = []string{
 	classic20250725: "2025-07-25",
 }
 
-// parseClassicVersion returns the api-version of a name.
+// parseClassicVersion returns the index of the api-version with a name.
 func parseClassicVersion(name string) (v version, known bool) {
 	i := slices.Index(classicVersions, name)
 	return version(i), i >= 0
@@ -139,7 +139,7 @@ func (f *front) withClassicVersion(since version, serve func(*exchange) error) r
 	})
 }
 
-// noInstaller is why a valid classic cluster is not created.
+// noInstaller is the message of the answer to the PUT of a valid openShiftCluster.
 const noInstaller = "The body is valid, but this region has no installer for openShiftClusters. Nothing was created. " +
 	"Create an hcpOpenShiftCluster: its control plane runs in the region."
 
@@ -168,11 +168,12 @@ func (f *front) putClassic(x *exchange) error {
 	return notImplemented(noInstaller)
 }
 
-// checkClassic checks the properties of an openShiftCluster.
+// checkClassic adds to p the problems of the properties of an openShiftCluster: those of single fields first, and
+// without these, those of fields that contradict each other.
 func checkClassic(p *problems, v version, group string, properties map[string]any) {
-	a := bodyReader{version: v, isNew: true}
-	after := a.readObject("properties.", classicFields, properties, nil)
-	*p = append(*p, a.problems...)
+	reader := bodyReader{version: v, isNew: true}
+	after := reader.readObject("properties.", classicFields, properties, nil)
+	*p = append(*p, reader.problems...)
 	if len(*p) > 0 {
 		return
 	}
@@ -194,17 +195,19 @@ func checkClassic(p *problems, v version, group string, properties map[string]an
 	}
 }
 
-// answerNoClassic answers about an openShiftCluster: none exists.
-func (f *front) answerNoClassic(x *exchange) error {
+// answerClassicNotFound answers 404 to a request about an openShiftCluster, because none exists.
+func (f *front) answerClassicNotFound(x *exchange) error {
 	parts := strings.Split(x.path, "/") // "", subscriptions, S, resourceGroups, G, providers, P, openShiftClusters, N
 	return rest.Errorf(http.StatusNotFound, codeResourceNotFound,
 		"The resource '%s/%s/%s' under resource group '%s' was not found.", namespace, classicSegment, parts[8], parts[4])
 }
 
+// listClassic answers with an empty list.
 func (f *front) listClassic(x *exchange) error {
 	return x.writeJSON(http.StatusOK, map[string]any{"value": []any{}})
 }
 
+// deleteClassic answers that the openShiftCluster does not exist, which ARM takes as deleted.
 func (f *front) deleteClassic(x *exchange) error {
 	if err := x.subscription.checkState(x.r.Method); err != nil {
 		return err

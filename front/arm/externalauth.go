@@ -44,7 +44,7 @@ var authFields = []field{
 	{name: "status", kind: object, since: v20260630, visibility: readOnly, members: conditionFields},
 	{name: "issuer", kind: object, since: always, required: true, members: []field{
 		{name: "url", since: always, required: true, check: httpsURL},
-		{name: "audiences", kind: list, since: always, required: true, check: all(minItems(1), maxItems(10), ofTexts)},
+		{name: "audiences", kind: list, since: always, required: true, check: all(minItems(1), maxItems(10), isListOfTexts)},
 		{name: "ca", since: always},
 	}},
 	{name: "clients", kind: list, since: always, check: empty(noClients)},
@@ -84,7 +84,7 @@ func minItems(n int) func(any) string {
 	}
 }
 
-func ofTexts(value any) string {
+func isListOfTexts(value any) string {
 	for _, item := range value.([]any) {
 		if _, isText := item.(string); !isText {
 			return "Invalid value: must be a list of strings"

@@ -302,11 +302,11 @@ func (f *front) getOperationStatus(x *exchange) error {
 	if !s.Status.IsTerminal() {
 		f.setRetryAfter(x.w.Header())
 	}
-	return x.writeJSON(http.StatusOK, f.noticeOf(s))
+	return x.writeJSON(http.StatusOK, f.notificationOf(s))
 }
 
-// noticeOf returns the view of an operation, which is also the body of its notification.
-func (f *front) noticeOf(s ops.State) any {
+// notificationOf returns the view of an operation, which is also the body of its notification.
+func (f *front) notificationOf(s ops.State) any {
 	return s.ViewAsARM(f.operationPath(s.Scope, statusesSegment, s.ID), activeStateOf(s.Request))
 }
 

@@ -236,9 +236,9 @@ func (f *front) cancelActiveOperation(ctx context.Context, tx *store.Tx, r resou
 	return err
 }
 
-// settle implements ops.Settle: it stores the end of an operation in the document of its resource, or
+// recordEnd implements ops.RecordEnd: it stores the end of an operation in the document of its resource, or
 // removes the document after a deletion.
-func (f *front) settle(ctx context.Context, tx *store.Tx, s ops.State) error {
+func (f *front) recordEnd(ctx context.Context, tx *store.Tx, s ops.State) error {
 	p, err := parametersOf(s)
 	if err != nil || s.Request == requestCredential || s.Request == requestRevoke {
 		return err
