@@ -282,9 +282,9 @@ func (c *Client) PublishLate(ctx context.Context, topic string, event func() (Ev
 // publish encodes an event and sends it by a connection on which the caller has reserved
 // a place.
 func (c *Client) publish(conn *connection, topic string, e Event, done func(error)) error {
-	encode := e.publish
+	encode := e.packet
 	if c.o.Structured {
-		encode = e.publishStructured
+		encode = e.structuredPacket
 	}
 	p, err := encode(topic)
 	if err != nil {

@@ -86,9 +86,9 @@ func isExtensionName(s string) bool {
 	return s != "" && strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 }
 
-// publish returns the packet of the event's binary form: attributes as user properties,
-// in a fixed order, and data as the payload.
-func (e Event) publish(topic string) (*packets.Publish, error) {
+// packet returns the PUBLISH packet of the event's binary form: attributes as user properties,
+// in a fixed order, and data as the payload. It sends nothing.
+func (e Event) packet(topic string) (*packets.Publish, error) {
 	if err := e.Validate(); err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (e Event) publish(topic string) (*packets.Publish, error) {
 // Size returns an upper bound of the event's encoded size on a topic, a few bytes above
 // the size that a broker counts.
 func (e Event) Size(topic string) (int, error) {
-	p, err := e.publish(topic)
+	p, err := e.packet(topic)
 	if err != nil {
 		return 0, err
 	}
@@ -145,9 +145,9 @@ func (e Event) withKeyProperty(user []packets.User) []packets.User {
 	return append(user, packets.User{Key: keyProperty, Value: e.Key})
 }
 
-// decode reads an event in binary or in structured mode.
+// decode reads an event with its Key, and validates it.
 func decode(p *packets.Publish) (Event, error) {
-	e, err := decodeMode(p)
+	e, err := decodeByMode(p)
 	if err != nil {
 		return e, err
 	}
@@ -159,8 +159,8 @@ func decode(p *packets.Publish) (Event, error) {
 	return e, e.Validate()
 }
 
-// decodeMode reads an event in the mode that its content type selects.
-func decodeMode(p *packets.Publish) (Event, error) {
+// decodeByMode reads an event in binary or structured mode, as its content type says.
+func decodeByMode(p *packets.Publish) (Event, error) {
 	var e Event
 	if p.Properties == nil {
 		return e, fmt.Errorf("%w: no properties", ErrNotAnEvent)
@@ -180,11 +180,11 @@ func decodeMode(p *packets.Publish) (Event, error) {
 		}
 		attributes[name] = u.Value
 	}
-	return fromAttributes(attributes, p.Properties.ContentType, p.Payload)
+	return eventFromAttributes(attributes, p.Properties.ContentType, p.Payload)
 }
 
-// fromAttributes makes an event of attributes by name and data.
-func fromAttributes(attributes map[string]string, contentType string, data []byte) (Event, error) {
+// eventFromAttributes makes an event of its attributes, by name, and its data.
+func eventFromAttributes(attributes map[string]string, contentType string, data []byte) (Event, error) {
 	e := Event{DataContentType: contentType, Data: data}
 	if v := attributes["specversion"]; v != SpecVersion {
 		return e, fmt.Errorf("%w: specversion %q", ErrNotAnEvent, v)

@@ -21,7 +21,7 @@ func TestEventsSurviveTheWire(t *testing.T) {
 		"tombstone": {ID: "1", Source: "maestro", Type: "t", Extensions: map[string]string{
 			"deletiontimestamp": "2026-01-02T03:04:05Z"}},
 	} {
-		p, err := e.publish("a/b")
+		p, err := e.packet("a/b")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -60,7 +60,7 @@ func TestAnUnencodableEventIsAnError(t *testing.T) {
 		"NUL in topic":       {"a\x00", ok, ErrBadTopic},
 		"everything at once": {"#", Event{}, ErrNotAnEvent},
 	} {
-		if _, err := c.event.publish(c.topic); !errors.Is(err, c.want) {
+		if _, err := c.event.packet(c.topic); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v, want %v", name, err, c.want)
 		}
 	}

@@ -43,7 +43,7 @@ func TestAReconcileEventOnTheWire(t *testing.T) {
 		Extensions:      map[string]string{"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 		Data:            []byte(`{"id":"0198","kind":"Cluster","href":"/api/hyperfleet/v1/clusters/0198","generation":3}`),
 	}
-	p, err := e.publishStructured(EventTopic("clusters"))
+	p, err := e.structuredPacket(EventTopic("clusters"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestStructuredEventsSurviveTheWire(t *testing.T) {
 			DataSchema: "urn:x", Data: []byte("1")},
 		"heartbeat": {ID: "1", Type: Heartbeat, DataContentType: "application/json"},
 	} {
-		p, err := e.publishStructured("a")
+		p, err := e.structuredPacket("a")
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
@@ -90,7 +90,7 @@ func TestStructuredEventsSurviveTheWire(t *testing.T) {
 		"an extension named data": {ID: "1", Source: "s", Type: "t", Extensions: map[string]string{"data": "x"}},
 		"no type":                 {ID: "1", Source: "s"},
 	} {
-		if p, err := e.publishStructured("a"); !errors.Is(err, ErrNotAnEvent) {
+		if p, err := e.structuredPacket("a"); !errors.Is(err, ErrNotAnEvent) {
 			t.Errorf("%s: %+v, %v", name, p, err)
 		}
 	}

@@ -290,7 +290,7 @@ func TestTheWireFormOfAnEvent(t *testing.T) {
 		DataContentType: "application/json", Data: []byte(`{"manifests":[]}`),
 		Extensions: map[string]string{"clustername": "cluster1", "resourceid": "68ebf474", "resourceversion": "1"},
 	}
-	p, err := e.publish(sourceTopic("cluster1"))
+	p, err := e.packet(sourceTopic("cluster1"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -338,10 +338,10 @@ func FuzzDecode(f *testing.F) {
 			}
 			return
 		}
-		if _, err := e.publish("t"); err != nil && !errors.Is(err, ErrTooLarge) {
+		if _, err := e.packet("t"); err != nil && !errors.Is(err, ErrTooLarge) {
 			t.Errorf("what was decoded cannot be sent: %v", err)
 		}
-		structured, err := e.publishStructured("t")
+		structured, err := e.structuredPacket("t")
 		if err != nil {
 			return // its data is no JSON, for example
 		}

@@ -11,11 +11,11 @@ import (
 	"github.com/eclipse/paho.golang/packets"
 )
 
-// publishStructured returns the packet of the event's structured form: one JSON object,
+// structuredPacket returns the packet of the event's structured form: one JSON object,
 // as hyperfleet-broker writes it. Data with a JSON content type, or with none, is a
 // member of the object; other data is in base64.
-func (e Event) publishStructured(topic string) (*packets.Publish, error) {
-	p, err := e.publish(topic)
+func (e Event) structuredPacket(topic string) (*packets.Publish, error) {
+	p, err := e.packet(topic)
 	if err != nil {
 		return nil, err
 	}
@@ -101,5 +101,5 @@ func decodeStructured(payload []byte) (Event, error) {
 			data = []byte(s)
 		}
 	}
-	return fromAttributes(attributes, "application/json", data)
+	return eventFromAttributes(attributes, "application/json", data)
 }
