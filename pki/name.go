@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// servicePrefix marks the identities of the region's own services. It holds a
-// colon, which no consumer's name can.
+// servicePrefix marks the identities of the region's own services. It has a
+// colon, which the name of a consumer cannot have.
 const servicePrefix = "system:"
 
 // maxLabel is the length limit of an RFC 1123 label.
 const maxLabel = 63
 
-// ErrNoPeer means that the peer of a connection proved no identity.
+// ErrNoPeer: the peer of a connection has no verified certificate.
 var ErrNoPeer = errors.New("no verified client certificate")
 
 // A Name is an identity as a certificate's common name carries it: a consumer's
@@ -35,8 +35,8 @@ func (n Name) Service() string {
 	return ""
 }
 
-// Validate reports whether the name is well formed: an RFC 1123 label, or
-// system: and an RFC 1123 label.
+// Validate returns an error unless the name is an RFC 1123 label, or system: and an
+// RFC 1123 label.
 func (n Name) Validate() error {
 	label := string(n)
 	if n.IsService() {
@@ -45,24 +45,24 @@ func (n Name) Validate() error {
 			return errors.New(`no service may be called "localhost"`)
 		}
 	}
-	if err := validLabel(label); err != nil {
+	if err := checkLabel(label); err != nil {
 		return fmt.Errorf("identity %q: %w", string(n), err)
 	}
 	return nil
 }
 
-// ValidConsumer reports whether name may be the name of a consumer: an RFC 1123
+// CheckConsumer returns an error unless name can be the name of a consumer: an RFC 1123
 // label of at most 63 characters. No service's identity is one, because a label
 // has no colon.
-func ValidConsumer(name string) error {
-	if err := validLabel(name); err != nil {
+func CheckConsumer(name string) error {
+	if err := checkLabel(name); err != nil {
 		return fmt.Errorf("consumer %q: %w", name, err)
 	}
 	return nil
 }
 
-// validLabel returns an error when s is no RFC 1123 label.
-func validLabel(s string) error {
+// checkLabel returns an error when s is no RFC 1123 label.
+func checkLabel(s string) error {
 	switch {
 	case s == "":
 		return errors.New("is empty")

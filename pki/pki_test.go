@@ -167,7 +167,7 @@ func TestNames(t *testing.T) {
 			t.Errorf("Validate(%q) = %v", name, got)
 		}
 	}
-	if ValidConsumer("system:maestro") == nil {
+	if CheckConsumer("system:maestro") == nil {
 		t.Error("a consumer may be called like a service")
 	}
 }

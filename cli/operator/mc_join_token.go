@@ -46,7 +46,7 @@ the agent reaches them; they default to those of the region on this machine.`,
 	}
 	o := terminal.AddOutputFlag(cmd)
 	cmd.RunE = func(_ *cobra.Command, args []string) error {
-		if err := pki.ValidConsumer(args[0]); err != nil {
+		if err := pki.CheckConsumer(args[0]); err != nil {
 			return err
 		}
 		home, err := session.Home()
