@@ -14,7 +14,8 @@ import (
 	nodesupervisor "atoll.dev/node/supervisor"
 )
 
-// maxNodesDir is the longest path of a directory of nodes: the Unix sockets of a node lie below it.
+// maxNodesDir is the longest path of a directory of nodes, in bytes. The Unix sockets of a node lie below it, and the
+// kernel limits the path of a socket to 108 bytes.
 const maxNodesDir = 55
 
 // nodesDir returns the directory of the real nodes of a management cluster. It lies outside the home when the path of
@@ -26,7 +27,8 @@ func (t topology) nodesDir(mc cluster.ManagementCluster) string {
 	return filepath.Join(t.outerNodesDir(), strings.TrimPrefix(string(mc), "management-"))
 }
 
-// outerNodesDir returns the directory of all real nodes of a region whose home has a long path.
+// outerNodesDir returns the directory of all real nodes of a region whose home has a long path: in the temporary
+// directory when the home is there, as in tests, and that directory has a short path; otherwise in /var/lib.
 func (t topology) outerNodesDir() string {
 	base := "/var/lib"
 	if tmp := filepath.Clean(os.TempDir()); strings.HasPrefix(t.home.Dir, tmp+"/") && len(tmp) < len("/var/lib/xxxx") {
@@ -48,7 +50,8 @@ func (t topology) nodeArgs(mc cluster.ManagementCluster) []string {
 	return args
 }
 
-// nodePrograms returns the path of atoll-node, beside atoll-kube or this program.
+// nodePrograms returns the path of the file atoll-node, which has the programs of a node: beside atoll-kube, or beside
+// this program.
 func nodePrograms(bin Binaries) string {
 	beside := filepath.Join(filepath.Dir(bin.Kube), "atoll-node")
 	if exists(beside) {
@@ -71,25 +74,26 @@ func checkNodes(provider string, bin Binaries) error {
 	return fmt.Errorf("--nodes %s: it must be simulated or local", provider)
 }
 
-// stopNodes stops the real nodes of management clusters whose hosting does not run, all at the same time.
+// stopNodes stops the real nodes of management clusters, all at the same time, and calls onStopped for each. The caller
+// has stopped the hosting of these management clusters, which would start the nodes again.
 func (t topology) stopNodes(ctx context.Context, clusters []cluster.ManagementCluster,
-	stopped func(name string)) error {
+	onStopped func(name string)) error {
 	var mu sync.Mutex
 	var problems []error
 	var wg sync.WaitGroup
 	for _, mc := range clusters {
-		homes, _ := filepath.Glob(filepath.Join(t.nodesDir(mc), "*"))
-		for _, home := range homes {
-			running, err := node.Running(home)
+		dirs, _ := filepath.Glob(filepath.Join(t.nodesDir(mc), "*"))
+		for _, dir := range dirs {
+			running, err := node.Running(dir)
 			if err == nil && !running {
 				continue
 			}
 			wg.Go(func() {
-				err := errors.Join(err, node.Stop(ctx, home))
+				err := errors.Join(err, node.Stop(ctx, dir))
 				mu.Lock()
 				defer mu.Unlock()
 				if problems = append(problems, err); err == nil {
-					stopped(string(mc) + "-node/" + filepath.Base(home))
+					onStopped(string(mc) + "-node/" + filepath.Base(dir))
 				}
 			})
 		}
@@ -98,8 +102,9 @@ func (t topology) stopNodes(ctx context.Context, clusters []cluster.ManagementCl
 	return errors.Join(problems...)
 }
 
-// NodePrograms returns the path of atoll-node and the directories of the real nodes of this region.
-func (h Home) NodePrograms() (programs string, dirs []string, err error) {
+// RealNodes returns the path of the file atoll-node, and for each management cluster of the region the directory of its
+// real nodes.
+func (h Home) RealNodes() (programs string, dirs []string, err error) {
 	st, err := h.State()
 	if err != nil {
 		return "", nil, err

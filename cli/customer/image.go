@@ -56,7 +56,7 @@ func loadImage(session *terminal.Session, ctx context.Context, id, name, path st
 	if err != nil {
 		return err
 	}
-	programs, dirs, err := home.NodePrograms()
+	programs, dirs, err := home.RealNodes()
 	if err != nil {
 		return err
 	}
