@@ -15,14 +15,14 @@ type Reference struct {
 
 func (r Reference) String() string { return "${" + r.Scheme + "://" + r.Path + "}" }
 
-// part of a text is a literal or a reference.
+// part is a piece of a text: a reference, or a literal when reference is nil.
 type part struct {
 	literal   string
 	reference *Reference
 }
 
-// split returns the parts of a text. "$${" is a literal "${".
-func split(value string) ([]part, error) {
+// splitReferences returns the parts of a text. "$${" is a literal "${".
+func splitReferences(value string) ([]part, error) {
 	var parts []part
 	for rest := value; rest != ""; {
 		before, after, found := strings.Cut(rest, "${")
@@ -46,6 +46,7 @@ func split(value string) ([]part, error) {
 	return parts, nil
 }
 
+// parseReference reads the text between "${" and "}".
 func parseReference(inner string) (Reference, error) {
 	scheme, path, ok := strings.Cut(inner, "://")
 	switch {
@@ -60,11 +61,10 @@ func parseReference(inner string) (Reference, error) {
 	return Reference{scheme, path}, nil
 }
 
-// References returns the references in a text, in their order. An error shows a
-// reference that is malformed or has an unknown scheme. $${ is a ${ that is meant as
-// it is.
+// References returns the references in a text, in their order. It fails when a
+// reference is malformed or has an unknown scheme. "$${" is a literal "${".
 func References(value string) ([]Reference, error) {
-	parts, err := split(value)
+	parts, err := splitReferences(value)
 	if err != nil {
 		return nil, err
 	}
@@ -86,7 +86,7 @@ type Resolver interface {
 // Resolve returns a text with its references replaced by their values. References
 // within a value are not resolved.
 func Resolve(ctx context.Context, value string, by Resolver) (string, error) {
-	parts, err := split(value)
+	parts, err := splitReferences(value)
 	if err != nil {
 		return "", err
 	}

@@ -43,14 +43,14 @@ type Driver struct {
 	// Show is called with each step, and with errors of the network, which the next observation repeats.
 	Show func(Event)
 
-	last        string // the newest commit that this driver has seen
-	lastText    []byte // of the record at that commit
-	state       State  // after the last observation
-	lastReading reading
+	last         string // the newest commit that this driver has seen
+	lastText     []byte // of the record at that commit
+	state        State  // after the last observation
+	lastSnapshot snapshot
 }
 
-// reading is the content of one commit that a driver reads.
-type reading struct {
+// snapshot is the content of one commit, as far as a driver reads it.
+type snapshot struct {
 	commit     string
 	rollout    Rollout
 	text       []byte // of the rollout's file
@@ -130,7 +130,7 @@ func (d *Driver) observeAndStep(ctx context.Context) (Recorded, error) {
 
 // stateWithObservations returns the state to step from: that of the record, with the soak that this driver
 // has observed since its last commit. The record has no observations that changed nothing else.
-func (d *Driver) stateWithObservations(r reading) State {
+func (d *Driver) stateWithObservations(r snapshot) State {
 	if d.lastText != nil && bytes.Equal(d.lastText, r.recordText) {
 		return d.state
 	}
@@ -143,27 +143,27 @@ func (d *Driver) stateWithObservations(r reading) State {
 	return s
 }
 
-// readNewest reads the newest commit. If it is the commit of the last reading, that reading is returned.
-func (d *Driver) readNewest(ctx context.Context) (reading, error) {
+// readNewest reads the newest commit. If it is that of the last snapshot, readNewest returns that snapshot.
+func (d *Driver) readNewest(ctx context.Context) (snapshot, error) {
 	commit, err := d.Repository.Head(ctx)
 	switch {
 	case err != nil:
-		return reading{}, unreachableError{fmt.Errorf("reading the branch: %w", err)}
-	case commit == d.lastReading.commit:
-		return d.lastReading, nil
+		return snapshot{}, unreachableError{fmt.Errorf("reading the branch: %w", err)}
+	case commit == d.lastSnapshot.commit:
+		return d.lastSnapshot, nil
 	}
 	if err := d.checkFollows(ctx, d.last, commit); err != nil {
-		return reading{}, err
+		return snapshot{}, err
 	}
 	r, err := d.readCommit(ctx, commit)
 	if err == nil {
-		d.lastReading = r
+		d.lastSnapshot = r
 	}
 	return r, err
 }
 
 // readRecord reads the record of the newest commit and nothing else, so that mistakes in other files do not matter.
-func (d *Driver) readRecord(ctx context.Context) (r reading, err error) {
+func (d *Driver) readRecord(ctx context.Context) (r snapshot, err error) {
 	if r.commit, err = d.Repository.Head(ctx); err != nil {
 		return r, fmt.Errorf("reading the branch: %w", err)
 	}
@@ -174,8 +174,8 @@ func (d *Driver) readRecord(ctx context.Context) (r reading, err error) {
 	return r, err
 }
 
-// readRecordOf reads the record of a reading's commit into the reading, if the commit has one.
-func (d *Driver) readRecordOf(ctx context.Context, r *reading) (err error) {
+// readRecordOf reads the record of a snapshot's commit into the snapshot, if the commit has one.
+func (d *Driver) readRecordOf(ctx context.Context, r *snapshot) (err error) {
 	r.recordText, err = d.Repository.ReadFile(ctx, r.commit, RecordPath(d.File))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -188,8 +188,8 @@ func (d *Driver) readRecordOf(ctx context.Context, r *reading) (err error) {
 	return err
 }
 
-// readConfigOf reads the configuration of a reading's commit into the reading, which has the rollout already.
-func (d *Driver) readConfigOf(ctx context.Context, r *reading) error {
+// readConfigOf reads the configuration of a snapshot's commit into the snapshot, which has the rollout already.
+func (d *Driver) readConfigOf(ctx context.Context, r *snapshot) error {
 	files, err := d.Repository.Tree(ctx, r.commit, d.Config)
 	if err != nil {
 		return err
@@ -207,7 +207,7 @@ func (d *Driver) readConfigOf(ctx context.Context, r *reading) error {
 	return err
 }
 
-func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err error) {
+func (d *Driver) readCommit(ctx context.Context, commit string) (r snapshot, err error) {
 	r.commit = commit
 	if r.text, err = d.Repository.ReadFile(ctx, r.commit, d.File); err != nil {
 		return r, fmt.Errorf("reading the rollout: %w; commit and push it first", err)
@@ -230,7 +230,7 @@ func (d *Driver) readCommit(ctx context.Context, commit string) (r reading, err 
 }
 
 // checkNoOtherRollout refuses to begin while another rollout beside this one changes the same environment.
-func (d *Driver) checkNoOtherRollout(ctx context.Context, r reading) error {
+func (d *Driver) checkNoOtherRollout(ctx context.Context, r snapshot) error {
 	files, err := d.Repository.Tree(ctx, r.commit, path.Dir(d.File))
 	if err != nil {
 		return err
@@ -258,7 +258,7 @@ func (d *Driver) checkNoOtherRollout(ctx context.Context, r reading) error {
 }
 
 // begin commits the record of a new rollout.
-func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
+func (d *Driver) begin(ctx context.Context, r snapshot) (Recorded, error) {
 	if err := d.checkNoOtherRollout(ctx, r); err != nil {
 		return Recorded{}, err
 	}
@@ -293,7 +293,7 @@ func (d *Driver) begin(ctx context.Context, r reading) (Recorded, error) {
 }
 
 // commit executes an effect: it adds one commit with the edited configuration, its rendered files, and the record.
-func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Recorded, error) {
+func (d *Driver) commit(ctx context.Context, r snapshot, s State, e Effect) (Recorded, error) {
 	now := time.Now()
 	record := r.record.afterStep(s, e, r.commit, now)
 	next := r
@@ -337,12 +337,12 @@ func (d *Driver) commit(ctx context.Context, r reading, s State, e Effect) (Reco
 	case errors.Is(err, gitrepo.ErrStale), errors.Is(err, gitrepo.ErrRefused):
 		return r.record, err
 	case err != nil:
-		return r.record, unreachableError{err} // perhaps the commit is there: the next reading shows it
+		return r.record, unreachableError{err} // perhaps the remote has the commit: the next snapshot shows it
 	}
 	d.last, d.lastText, d.state = commit, raw, s
 	if r.text != nil { // nobody needs to read what this driver has written
 		next.commit, next.record, next.begun, next.recordText = commit, record, true, raw
-		d.lastReading = next
+		d.lastSnapshot = next
 	}
 	d.show(e.Reason)
 	return record, nil

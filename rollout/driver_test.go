@@ -315,7 +315,7 @@ func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
 	s := NewState(time.Now())
 	s.Soaked = Duration(time.Hour)
 	d := &Driver{lastText: []byte("{}"), state: s}
-	r := reading{recordText: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
+	r := snapshot{recordText: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
 	if got := d.stateWithObservations(r).Soaked; got != s.Soaked {
 		t.Errorf("after a command the soak is %s", time.Duration(got))
 	}

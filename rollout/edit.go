@@ -84,7 +84,7 @@ func (t Tree) loadWithChange(r Rollout, targets []Target) (fleet gitops.Fleet, u
 	if _, fleet, err = t.Environment(r); err != nil {
 		return gitops.Fleet{}, nil, fmt.Errorf("the change is not valid: %w", err)
 	}
-	unchecked, err = t.checkCharts(targetRegions(r, fleet, targets))
+	unchecked, err = t.checkCharts(fleetOfTargets(r, fleet, targets))
 	return fleet, unchecked, err
 }
 

@@ -14,8 +14,8 @@ import (
 	"atoll.dev/gitops"
 )
 
-// renderedChange has the changes that an effect makes in the rendered files (nil removes one), the fleet after it, and
-// a text for each git.revision that was not checked, or not as the remote has it.
+// renderedChange has the changes that an effect makes in the rendered files (nil removes a file), the fleet after
+// it, and a text for each git.revision that was not checked, or not as the remote has it.
 type renderedChange struct {
 	files     map[string][]byte
 	declared  gitops.Fleet
@@ -24,25 +24,25 @@ type renderedChange struct {
 
 // renderEffect renders the targets' regions before and after the edits of an effect, and returns the change. A region
 // that nobody has rendered yet gets all its files. It renders no other regions.
-func (d *Driver) renderEffect(ctx context.Context, r reading, changed Tree, e Effect) (c renderedChange, err error) {
-	before, err := render(r.rollout, r.declared, e.Targets)
+func (d *Driver) renderEffect(ctx context.Context, r snapshot, changed Tree, e Effect) (c renderedChange, err error) {
+	before, err := renderTargets(r.rollout, r.declared, e.Targets)
 	if err != nil {
 		return c, err
 	}
 	names := make([]gitops.RegionName, 0, len(e.Targets))
-	for _, region := range regionsOf(e.Targets) {
+	for _, region := range regionNamesOf(e.Targets) {
 		names = append(names, gitops.RegionName(region))
 	}
 	c.declared, err = r.declared.Reload(changed.Files, changed.Dir, gitops.EnvironmentName(r.rollout.Environment), names)
 	if err != nil {
 		return c, fmt.Errorf("the change is not valid: %w", err)
 	}
-	if e.Kind == Apply { // a revert does not wait for it: the earlier values have run
-		if c.unchecked, err = changed.checkCharts(targetRegions(r.rollout, c.declared, e.Targets)); err != nil {
+	if e.Kind == Apply { // a revert needs no check: the regions have run with the earlier values
+		if c.unchecked, err = changed.checkCharts(fleetOfTargets(r.rollout, c.declared, e.Targets)); err != nil {
 			return c, err
 		}
 	}
-	after, err := render(r.rollout, c.declared, e.Targets)
+	after, err := renderTargets(r.rollout, c.declared, e.Targets)
 	if err != nil {
 		return c, err
 	}
@@ -50,8 +50,9 @@ func (d *Driver) renderEffect(ctx context.Context, r reading, changed Tree, e Ef
 	return c, err
 }
 
-// showUnchecked shows the texts about revisions that are not among the known ones, and returns all. Texts that differ
-// in file and line only are about the same revision: each region has the pin of a rollout in its own file.
+// showUnchecked shows those of the texts about revisions that are not yet in known, and returns known with them.
+// Texts that differ in file and line only are about the same revision: each region has the pin of a rollout in its
+// own file.
 func (d *Driver) showUnchecked(known, texts []string) []string {
 	known = slices.Clone(known)
 	for _, text := range texts {
@@ -64,10 +65,10 @@ func (d *Driver) showUnchecked(known, texts []string) []string {
 	return known
 }
 
-// changedFiles returns the rendered files of its targets' regions that an effect changes; nil removes a file.
-func (d *Driver) changedFiles(ctx context.Context, r reading, e Effect, before, after gitops.Files) (map[string][]byte,
+// changedFiles returns the rendered files that an effect changes in the regions of its targets; nil removes a file.
+func (d *Driver) changedFiles(ctx context.Context, r snapshot, e Effect, before, after gitops.Files) (map[string][]byte,
 	error) {
-	regions := regionsOf(e.Targets)
+	regions := regionNamesOf(e.Targets)
 	committed, err := d.Repository.Tree(ctx, r.commit, path.Join(d.Rendered, r.rollout.Environment), regions...)
 	if err != nil {
 		return nil, err
@@ -95,7 +96,7 @@ func (d *Driver) changedFiles(ctx context.Context, r reading, e Effect, before, 
 	return files, nil
 }
 
-// checkRendered reports whether a region is rendered in the commit, in a directory below that of rendered files. It
+// checkRendered reports whether the commit has rendered files of a region, in dir below the rendered files. It
 // returns an error when the rendered files of the region differ from its configuration: the rollout would deploy edits,
 // too, that somebody has committed without rendering. In a region that nobody has rendered, it returns an error when a
 // file without the marker of rendered files would be replaced. A revert that does not refuse hand edits gets neither
@@ -137,8 +138,8 @@ func (d *Driver) checkRendered(committed fs.FS, region string, e Effect, dir str
 	return isRendered, nil
 }
 
-// regionsOf returns the regions of targets, sorted.
-func regionsOf(targets []Target) (regions []string) {
+// regionNamesOf returns the names of the regions of targets, sorted, each once.
+func regionNamesOf(targets []Target) (regions []string) {
 	for _, t := range targets {
 		regions = append(regions, t.Region())
 	}
@@ -146,13 +147,13 @@ func regionsOf(targets []Target) (regions []string) {
 	return slices.Compact(regions)
 }
 
-// render renders the regions of targets.
-func render(r Rollout, fleet gitops.Fleet, targets []Target) (gitops.Files, error) {
-	return gitops.Render(targetRegions(r, fleet, targets))
+// renderTargets renders the regions of targets and no other ones.
+func renderTargets(r Rollout, fleet gitops.Fleet, targets []Target) (gitops.Files, error) {
+	return gitops.Render(fleetOfTargets(r, fleet, targets))
 }
 
-// targetRegions returns the regions of targets alone.
-func targetRegions(r Rollout, fleet gitops.Fleet, targets []Target) gitops.Fleet {
+// fleetOfTargets returns the fleet with the regions of targets and no other ones.
+func fleetOfTargets(r Rollout, fleet gitops.Fleet, targets []Target) gitops.Fleet {
 	isNamed := map[string]bool{}
 	for _, t := range targets {
 		isNamed[t.Region()] = true

@@ -49,7 +49,7 @@ func (d *Driver) checkFollows(ctx context.Context, earlier, commit string) error
 }
 
 // checkTargets refuses a branch that has lost a changed target, or one that would be changed next.
-func (r reading) checkTargets(s State) error {
+func (r snapshot) checkTargets(s State) error {
 	declared := map[Target]bool{}
 	for _, region := range r.fleet.Regions {
 		declared[Target(region.Name)] = true
