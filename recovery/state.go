@@ -72,9 +72,10 @@ func (r *rebuild) removeState() error {
 	return nil
 }
 
-// merge joins the state with the resources at the beginning of this run. A resource that was reconciled at the
-// beginning of an earlier run is in before as reconciled. The times of reports in before stay: also a later run waits
-// until each adapter has reported anew.
+// merge joins the state with before, the resources at the beginning of this run, and changes both. It marks in
+// before as reconciled what was reconciled at the beginning of an earlier run, and adds to the state what is
+// reconciled now. It does not change the times of reports in before: a later run, too, waits until each adapter has
+// reported again.
 func (st *state) merge(before map[string]clm.Resource) {
 	reconciled := map[string]bool{}
 	for _, id := range st.Reconciled {

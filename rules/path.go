@@ -59,7 +59,7 @@ type (
 	fieldNode    struct{ name string }
 	wildcardNode struct{}
 	recurseNode  struct{}
-	literalNode  struct{ value any } // a number or a boolean: one for each value
+	literalNode  struct{ value any } // a number or a boolean, which it returns once for each value that it gets
 	textNode     struct{ text string }
 	unionNode    struct{ branches [][]node }
 	sliceNode    struct {
@@ -69,7 +69,7 @@ type (
 	}
 	filterNode struct {
 		left, right []node
-		op          string // "": the item matches when it has the path left
+		op          string // "": an item matches when the path left selects a value in it
 	}
 )
 
@@ -81,7 +81,7 @@ type pathParser struct {
 
 const eof = -1
 
-// parseAction parses what stands between braces.
+// parseAction parses the text between braces.
 func parseAction(text string) ([]node, error) {
 	p := &pathParser{text: text}
 	for {
@@ -148,12 +148,14 @@ func (p *pathParser) peek() rune {
 	return r
 }
 
+// isWord reports whether a character may be in a word such as true.
 func isWord(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
+// endsName reports whether a character, or the end of the text, ends a name.
 func endsName(r rune) bool { return r == eof || strings.ContainsRune(" \t\r\n.,[]$@{}", r) }
 
-// parseField reads a name up to what ends it; a backslash takes the next character
-// as it is.
+// parseField reads the name of a field, or *. After a backslash, the next character
+// belongs to the name.
 func (p *pathParser) parseField() {
 	start := p.pos
 	for !endsName(p.peek()) {
@@ -168,6 +170,7 @@ func (p *pathParser) parseField() {
 	}
 }
 
+// parseRecursion reads the second dot of "..", and the name after it.
 func (p *pathParser) parseRecursion() error {
 	if len(p.out) > 0 {
 		if _, twice := p.out[len(p.out)-1].(recurseNode); twice {
@@ -181,6 +184,7 @@ func (p *pathParser) parseRecursion() error {
 	return nil
 }
 
+// parseWord reads true or false.
 func (p *pathParser) parseWord() error {
 	start := p.pos
 	for !endsName(p.peek()) {
@@ -227,7 +231,7 @@ func (p *pathParser) parseQuoted(quote byte) error {
 	return nil
 }
 
-// closingQuote is where the quote ends, -1 when it does not.
+// closingQuote returns the index of the closing quote in s, or -1.
 func closingQuote(s string, quote byte) int {
 	for i := 0; i < len(s); i++ {
 		switch {
@@ -240,6 +244,7 @@ func closingQuote(s string, quote byte) int {
 	return -1
 }
 
+// unquote returns a quoted text without its escapes.
 func unquote(s string, quote byte) (string, error) {
 	if !strings.ContainsRune(s, '\\') {
 		return s, nil
@@ -259,7 +264,8 @@ func unquote(s string, quote byte) (string, error) {
 	return b.String(), nil
 }
 
-// readUntil reads up to end, outside of quotes.
+// readUntil returns the text before end, and moves behind end. It does not look for end
+// in quotes.
 func (p *pathParser) readUntil(end string) (string, bool) {
 	start := p.pos
 	for p.pos < len(p.text) {
@@ -281,7 +287,7 @@ func (p *pathParser) readUntil(end string) (string, bool) {
 	return "", false
 }
 
-// parseBrackets reads an index, a slice, a key, or several of them.
+// parseBrackets reads the text in brackets: an index, a slice, a key, or a union of them.
 func (p *pathParser) parseBrackets() error {
 	text, ok := p.readUntil("]")
 	if !ok {
@@ -305,6 +311,7 @@ func (p *pathParser) parseBrackets() error {
 	return nil
 }
 
+// splitUnion splits the text in brackets at its commas.
 func splitUnion(text string) []string {
 	p := &pathParser{text: text}
 	var parts []string
@@ -320,7 +327,7 @@ func splitUnion(text string) []string {
 
 var sliceForm = regexp.MustCompile(`^(-?\d*)(:-?\d*)?(:-?\d*)?$`)
 
-// parseElement parses one thing in brackets.
+// parseElement parses one index, slice or key.
 func parseElement(text string) ([]node, error) {
 	if text == "*" {
 		text = ":"
@@ -361,6 +368,7 @@ func parseElement(text string) ([]node, error) {
 
 var filterForm = regexp.MustCompile(`^([^!<>=]+)([!<>=]+)(.+?)$`)
 
+// parseFilter reads a filter, such as [?(@.type=="Ready")], after its "[?(".
 func (p *pathParser) parseFilter() error {
 	text, ok := p.readUntil(")")
 	if !ok {

@@ -76,33 +76,34 @@ func (r *Rules) TrueAt(ctx context.Context, f Facts, t Publication, now time.Tim
 	return q.trueAt(ctx, now)
 }
 
+// trueAt is TrueAt for the resource of the evaluation.
 func (q evaluation) trueAt(ctx context.Context, now time.Time) (time.Time, error) {
 	r := q.rules
 	if !r.isTimed {
 		return time.Time{}, nil
 	}
 	var failed error
-	at := func(when time.Time) bool {
-		yes, err := q.decide(ctx, when)
+	wantedAt := func(when time.Time) bool {
+		wanted, err := q.decide(ctx, when)
 		failed = errors.Join(failed, err)
-		return yes
+		return wanted
 	}
-	// For most resources the time since the last activity is that of the last call.
+	// Try first the distance from the last activity that the previous search found: it is right for most resources.
 	if d := time.Duration(r.lastDistance.Load()); d > 0 {
 		guess := q.latest.Add(d)
-		if before := guess.Add(-d / 32); before.After(now) && !at(before) && at(guess) && failed == nil {
+		if before := guess.Add(-d / 32); before.After(now) && !wantedAt(before) && wantedAt(guess) && failed == nil {
 			return guess, nil
 		}
 	}
 	low, high := time.Duration(0), firstStep
-	for !at(now.Add(high)) {
+	for !wantedAt(now.Add(high)) {
 		if failed != nil || high >= maxLookAhead {
 			return now.Add(maxLookAhead), failed
 		}
 		low, high = high, min(2*high, maxLookAhead)
 	}
 	for high-low > max(high/precisionShare, minPrecision) && failed == nil {
-		if middle := low + (high-low)/2; at(now.Add(middle)) {
+		if middle := low + (high-low)/2; wantedAt(now.Add(middle)) {
 			high = middle
 		} else {
 			low = middle

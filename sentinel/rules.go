@@ -37,7 +37,7 @@ type Rules struct {
 	data           []field // nil: the default
 	selector       []Label
 	isTimed        bool         // the decision may depend on now
-	lastDistance   atomic.Int64 // from the last activity to the time that Flip found last
+	lastDistance   atomic.Int64 // from the last activity to the time that TrueAt found last, for any resource
 
 	resource   rules.Reads // the members of resource that the expressions and the selector read
 	conditions rules.Reads // the types of conditions that the expressions read
