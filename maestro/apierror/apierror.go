@@ -65,6 +65,7 @@ var Catalogue = []struct{ Code, Reason string }{
 	{"maestro-1000", "Internal error"},
 }
 
+// Document returns the body of an error, as Maestro's REST API has it.
 func Document(code, reason, operation string) api.Error {
 	id := strings.TrimPrefix(code, "maestro-")
 	return api.Error{Kind: "Error", ID: id, Href: api.BasePath + "/errors/" + id, Code: code, Reason: reason,
@@ -143,10 +144,12 @@ func Classify(err error) *rest.Error {
 	return nil
 }
 
+// NotFound returns the 404 about a resource that does not exist.
 func NotFound(kind, id string) *rest.Error {
 	return rest.Errorf(http.StatusNotFound, CodeNotFound, "%s with id='%s' not found", kind, id)
 }
 
+// Unavailable returns a 503 that asks the client to try again after a second.
 func Unavailable(reason string) *rest.Error {
 	e := rest.Errorf(http.StatusServiceUnavailable, CodeUnavailable, "%s", reason)
 	e.RetryAfter = time.Second

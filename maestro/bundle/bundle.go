@@ -161,6 +161,7 @@ func conditionVersions(conditions []json.RawMessage, offset int64) ([]json.RawMe
 	return shown, nil
 }
 
+// SpecOf decodes the spec of a bundle's document.
 func SpecOf(d store.Document) (Spec, error) {
 	var r Spec
 	if err := json.Unmarshal(d.Spec, &r); err != nil {
@@ -169,6 +170,7 @@ func SpecOf(d store.Document) (Spec, error) {
 	return r, nil
 }
 
+// StatusOf decodes the status of a bundle's document. Without a status it returns the zero value.
 func StatusOf(d store.Document) (Status, error) {
 	var r Status
 	if len(d.Status) == 0 {

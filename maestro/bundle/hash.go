@@ -13,6 +13,7 @@ import (
 	"atoll.dev/internal/jsonvalue"
 )
 
+// DeletedCondition returns the condition of a bundle that a consumer has deleted.
 func DeletedCondition(consumer work.Consumer, at time.Time) metav1.Condition {
 	return metav1.Condition{
 		Type: work.ConditionDeleted, Status: metav1.ConditionTrue, Reason: work.ReasonDeleted,

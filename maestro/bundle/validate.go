@@ -150,6 +150,7 @@ func CheckMetadata(text string) (json.RawMessage, error) {
 	return raw, nil
 }
 
+// CheckID returns a 400 unless id can be the id of a bundle: an RFC 1123 subdomain.
 func CheckID(id work.ID) error {
 	if id == "" {
 		return apierror.Invalid("extension %s is missing; it is the id of the bundle", work.ExtResourceID)
@@ -160,6 +161,7 @@ func CheckID(id work.ID) error {
 	return nil
 }
 
+// CheckConsumerName returns a 400 unless name is an RFC 1123 label.
 func CheckConsumerName(name work.Consumer) error {
 	if msgs := k8svalidation.IsDNS1123Label(string(name)); len(msgs) > 0 {
 		return apierror.Invalid("the name %q of a consumer is not possible: %s", name, msgs[0])
@@ -167,6 +169,7 @@ func CheckConsumerName(name work.Consumer) error {
 	return nil
 }
 
+// CheckConsumerLabels returns a 400 for the first of the labels, by name, that Kubernetes does not allow.
 func CheckConsumerLabels(labels map[string]string) error {
 	// In order, so that the same fault has the same text.
 	names := make([]string, 0, len(labels))

@@ -53,6 +53,7 @@ type queued[T any] struct {
 	size  int
 }
 
+// New returns an empty queue with limits.
 func New[T any](limits Shares) *Queue[T] {
 	return &Queue[T]{limits: limits, queues: map[work.Consumer]*consumerQueue[T]{}, woken: make(chan struct{}, 1)}
 }
@@ -86,7 +87,7 @@ func (q *Queue[T]) Put(consumer work.Consumer, key string, size int, value T, re
 	}
 	if !q.hasRoom(c, size) {
 		c.refused = true
-		q.settle(c)
+		q.updateReady(c)
 		return nil, false
 	}
 	it := &queued[T]{value, key, size}
@@ -96,7 +97,7 @@ func (q *Queue[T]) Put(consumer work.Consumer, key string, size int, value T, re
 	}
 	c.bytes += size
 	q.length, q.bytes = q.length+1, q.bytes+size
-	q.settle(c)
+	q.updateReady(c)
 	return nil, true
 }
 
@@ -115,9 +116,9 @@ func (q *Queue[T]) hasBytes(c *consumerQueue[T], more int) bool {
 	return c.bytes+more <= l.Bytes && (q.bytes+more <= l.AllBytes || c.bytes < l.AllBytes/max(len(q.queues), 1))
 }
 
-// settle puts a queue with events in the list for workers, and removes an empty
+// updateReady puts a queue with events in the list for workers, and removes an empty
 // queue. The caller has the lock.
-func (q *Queue[T]) settle(c *consumerQueue[T]) {
+func (q *Queue[T]) updateReady(c *consumerQueue[T]) {
 	switch {
 	case len(c.items) > 0 && !c.busy && !c.listed:
 		c.listed = true
@@ -202,7 +203,7 @@ func (q *Queue[T]) Done(t Taken[T]) (refused []work.Consumer) {
 			c.refused = false
 			refused = append(refused, consumer)
 		}
-		q.settle(c)
+		q.updateReady(c)
 	}
 	return refused
 }

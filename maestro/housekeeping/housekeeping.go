@@ -35,17 +35,17 @@ const (
 	manifestBatch = 200              // bundles of one transaction; one may have 500 KB
 	purgePause    = 100 * time.Millisecond
 
-	// feedMemory is the highest age of a watch's cursor.
+	// feedMemory is how long the feed keeps changes: a watch whose cursor is older must list again.
 	feedMemory = 24 * time.Hour
 
 	// manifestAge is how long a deleted bundle keeps its manifests, Secrets among them:
 	// for watches that are connected or reconnect soon.
 	manifestAge = 10 * time.Minute
 
-	// trailAge is how long the history keeps the author of a change. The store reads it
+	// changeAge is how long the history keeps the author of a change. The store reads it
 	// within seconds, when the answer to a commit was lost; people read it for the rest
 	// of the day. CLM has the history of customers' orders.
-	trailAge = 24 * time.Hour
+	changeAge = 24 * time.Hour
 	// auditAge is how long the history keeps the audit record of a change. The Platform API gathers it within
 	// seconds, and after an outage of its own when that has ended.
 	auditAge = 90 * 24 * time.Hour
@@ -86,8 +86,8 @@ func (h *Housekeeper) Run(ctx context.Context) error {
 	defer tick.Stop()
 	for {
 		for name, run := range tasks {
-			mine, err := h.ClaimTask(ctx, name)
-			if err == nil && mine {
+			claimed, err := h.ClaimTask(ctx, name)
+			if err == nil && claimed {
 				err = run(ctx)
 			}
 			if err != nil && ctx.Err() == nil {
@@ -103,20 +103,21 @@ func (h *Housekeeper) Run(ctx context.Context) error {
 	}
 }
 
-// ClaimTask reports whether a task is due and no other server has claimed its run.
-func (h *Housekeeper) ClaimTask(ctx context.Context, name string) (mine bool, err error) {
+// ClaimTask claims the next run of a task for this server. It reports false when the task is not due, or another server
+// has claimed the run.
+func (h *Housekeeper) ClaimTask(ctx context.Context, name string) (claimed bool, err error) {
 	err = h.store.Tx(ctx, func(tx *store.Tx) error {
 		tag, err := tx.Exec(ctx, `insert into housekeeping as h (task, ran_at) values ($1, now())
 			on conflict (task) do update set ran_at = now() where h.ran_at < now() - $2::interval`, name, taskEvery)
-		mine = err == nil && tag.RowsAffected() > 0
+		claimed = err == nil && tag.RowsAffected() > 0
 		return err
 	})
-	return mine, err
+	return claimed, err
 }
 
-// purge runs a statement, whose last argument is the largest number of rows to change,
-// until it changes less than half as many. It pauses between two runs at least as long
-// as the last run took, so that the database has time for others.
+// purge deletes or changes expired rows, of which what is a name for the log. It runs a statement, whose last
+// argument is the largest number of rows to change, until it changes less than half as many. It pauses between two
+// runs at least as long as the last run took, so that the database has time for others.
 func (h *Housekeeper) purge(ctx context.Context, what string, batch int, sql string, args ...any) error {
 	args = append(args, batch)
 	for total := int64(0); ; {
@@ -145,8 +146,9 @@ func (h *Housekeeper) purge(ctx context.Context, what string, batch int, sql str
 
 // DropManifests removes the manifests from the specs of deleted bundles. The documents
 // stay for feedMemory, so that a watch that reconnects sees the deletion. DropManifests
-// changes them in place, without a new version or an entry in the feed. It continues
-// 10 minutes before the end of its last run, since transactions may have been open then.
+// changes them in place, without a new version or an entry in the feed. It begins with
+// the deletions of 10 minutes before those that its last run has covered, since
+// transactions may have been open then.
 func (h *Housekeeper) DropManifests(ctx context.Context) error {
 	const done = "manifests, done"
 	var from, to time.Time
@@ -188,7 +190,7 @@ func (h *Housekeeper) DropManifests(ctx context.Context) error {
 func (h *Housekeeper) TrimHistory(ctx context.Context) error {
 	const changes = `delete from history where (xid, seq) in (select xid, seq from history
 		where version > 0 and audit is null order by xid, seq limit $2) and at < now() - $1::interval`
-	if err := h.purge(ctx, "records of changes", PurgeBatch, changes, trailAge); err != nil {
+	if err := h.purge(ctx, "records of changes", PurgeBatch, changes, changeAge); err != nil {
 		return err
 	}
 	const audited = `delete from history where (xid, seq) in (select xid, seq from history

@@ -23,6 +23,7 @@ type Scope struct {
 	in   map[int]bool
 }
 
+// NewScope returns the scope of the ids that are in buckets, of 2^bits buckets.
 func NewScope(bits int, buckets []int) *Scope {
 	b := &Scope{bits: bits, in: make(map[int]bool, len(buckets))}
 	for _, n := range buckets {
@@ -31,6 +32,7 @@ func NewScope(bits int, buckets []int) *Scope {
 	return b
 }
 
+// Has reports whether an id is in the scope. A nil scope has every id.
 func (b *Scope) Has(id work.ID) bool { return b == nil || b.in[digest.Bucket(string(id), b.bits)] }
 
 // all reports whether every id is in the scope, so that no condition is needed.
