@@ -43,7 +43,7 @@ func SplitDescribed(name string, object []byte) (key WrappedKey, sealed []byte, 
 	return e.Key, sealed, nil
 }
 
-// Box seals objects that describe themselves, all with one data key. An Opener opens them with nothing but the KMS.
+// Box seals self-describing objects, all with one data key. An Opener opens them with nothing but the KMS.
 // Many goroutines may use a Box.
 type Box struct{ key DataKey }
 
@@ -106,14 +106,15 @@ func (o *Opener) dataKey(ctx context.Context, wrapped WrappedKey) (DataKey, erro
 	if err != nil {
 		return key, err
 	}
-	o.remember(key)
+	o.cache(key)
 	return key, nil
 }
 
-// Remember keeps the data key of a Box in memory, so that what the Box seals is opened without the KMS.
-func (o *Opener) Remember(b *Box) { o.remember(b.key) }
+// Remember keeps the data key of a Box in memory, so that the Opener opens the objects of the Box without the KMS.
+func (o *Opener) Remember(b *Box) { o.cache(b.key) }
 
-func (o *Opener) remember(key DataKey) {
+// cache keeps a data key in memory.
+func (o *Opener) cache(key DataKey) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.keys) >= maxCachedKeys {

@@ -19,104 +19,122 @@ type Subject struct {
 	Rotate func()
 }
 
-// Run tests that a KMS does what envelope.KMS says. It calls open for each part of the suite.
+// Run tests that a KMS satisfies the contract of envelope.KMS. It calls open for a new KMS in each part of the suite.
 func Run(t *testing.T, open func(t *testing.T) Subject) {
+	for _, part := range []struct {
+		name string
+		test func(t *testing.T, s Subject)
+	}{
+		{"a data key comes back, and nothing of it shows", testRoundTrip},
+		{"after a rotation another key wraps, and the earlier one unwraps", testRotation},
+		{"a changed ciphertext does not unwrap", testChangedCiphertext},
+		{"an unknown key does not unwrap", testUnknownKey},
+		{"many goroutines use it", testConcurrency},
+		{"a call with an ended context returns", testEndedContext},
+		{"boxes and openers work with it", testBoxes},
+	} {
+		t.Run(part.name, func(t *testing.T) { part.test(t, open(t)) })
+	}
+}
+
+func testRoundTrip(t *testing.T, s Subject) {
+	key := newKey()
+	w := wrap(t, s, key)
+	if bytes.Contains(w.Ciphertext, key) || w.KeyID == "" {
+		t.Errorf("wrapped %+v", w)
+	}
+	mustUnwrap(t, s, stored(t, w), key)
+}
+
+func testRotation(t *testing.T, s Subject) {
+	first, second := newKey(), newKey()
+	a := wrap(t, s, first)
+	s.Rotate()
+	b := wrap(t, s, second)
+	if a.KeyID == b.KeyID {
+		t.Errorf("key %s wraps before and after", a.KeyID)
+	}
+	mustUnwrap(t, s, a, first)
+	mustUnwrap(t, s, b, second)
+	a.KeyID, b.KeyID = b.KeyID, a.KeyID
+	mustRefuse(t, s, a)
+	mustRefuse(t, s, b)
+}
+
+func testChangedCiphertext(t *testing.T, s Subject) {
+	w := wrap(t, s, newKey())
+	for i := range w.Ciphertext {
+		changed := w
+		changed.Ciphertext = bytes.Clone(w.Ciphertext)
+		changed.Ciphertext[i] ^= 1
+		mustRefuse(t, s, changed)
+	}
+	for _, ciphertext := range [][]byte{nil, w.Ciphertext[:len(w.Ciphertext)-1], append(bytes.Clone(w.Ciphertext), 0)} {
+		changed := w
+		changed.Ciphertext = ciphertext
+		mustRefuse(t, s, changed)
+	}
+}
+
+func testUnknownKey(t *testing.T, s Subject) {
 	ctx := t.Context()
-	t.Run("a data key comes back, and nothing of it shows", func(t *testing.T) {
-		s, key := open(t), newKey()
-		w := wrap(t, s, key)
-		if bytes.Contains(w.Ciphertext, key) || w.KeyID == "" {
-			t.Errorf("wrapped %+v", w)
-		}
-		mustUnwrap(t, s, stored(t, w), key)
-	})
-	t.Run("after a rotation another key wraps, and the earlier one unwraps", func(t *testing.T) {
-		s := open(t)
-		first, second := newKey(), newKey()
-		a := wrap(t, s, first)
-		s.Rotate()
-		b := wrap(t, s, second)
-		if a.KeyID == b.KeyID {
-			t.Errorf("key %s wraps before and after", a.KeyID)
-		}
-		mustUnwrap(t, s, a, first)
-		mustUnwrap(t, s, b, second)
-		a.KeyID, b.KeyID = b.KeyID, a.KeyID
-		mustRefuse(t, s, a)
-		mustRefuse(t, s, b)
-	})
-	t.Run("a changed ciphertext does not unwrap", func(t *testing.T) {
-		s := open(t)
-		w := wrap(t, s, newKey())
-		for i := range w.Ciphertext {
-			changed := w
-			changed.Ciphertext = bytes.Clone(w.Ciphertext)
-			changed.Ciphertext[i] ^= 1
-			mustRefuse(t, s, changed)
-		}
-		for _, ciphertext := range [][]byte{nil, w.Ciphertext[:len(w.Ciphertext)-1], append(bytes.Clone(w.Ciphertext), 0)} {
-			changed := w
-			changed.Ciphertext = ciphertext
-			mustRefuse(t, s, changed)
-		}
-	})
-	t.Run("an unknown key is named", func(t *testing.T) {
-		s := open(t)
-		w := wrap(t, s, newKey())
-		w.KeyID += "x"
-		if _, err := s.KMS.Unwrap(ctx, w); err == nil {
-			t.Error("it unwraps with a key that there is not")
-		}
-	})
-	t.Run("many goroutines use it", func(t *testing.T) {
-		s := open(t)
-		var all sync.WaitGroup
-		for range 8 {
-			all.Go(func() {
-				for range 10 {
-					key := newKey()
-					w, err := s.KMS.Wrap(ctx, key)
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					if got, err := s.KMS.Unwrap(ctx, w); err != nil || !bytes.Equal(got, key) {
-						t.Errorf("another key came back, or: %v", err)
-					}
+	w := wrap(t, s, newKey())
+	w.KeyID += "x"
+	if _, err := s.KMS.Unwrap(ctx, w); err == nil {
+		t.Error("a wrapped key that names an unknown key unwraps")
+	}
+}
+
+func testConcurrency(t *testing.T, s Subject) {
+	ctx := t.Context()
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 10 {
+				key := newKey()
+				w, err := s.KMS.Wrap(ctx, key)
+				if err != nil {
+					t.Error(err)
+					return
 				}
-			})
-		}
-		s.Rotate()
-		all.Wait()
-	})
-	t.Run("a call with an ended context returns", func(t *testing.T) {
-		s := open(t)
-		w := wrap(t, s, newKey())
-		ended, cancel := context.WithCancel(ctx)
-		cancel()
-		_, wrapErr := s.KMS.Wrap(ended, newKey())
-		_, unwrapErr := s.KMS.Unwrap(ended, w)
-		for _, err := range []error{wrapErr, unwrapErr} {
-			if errors.Is(err, envelope.ErrCorrupt) {
-				t.Errorf("an ended context is taken for damage: %v", err)
+				if got, err := s.KMS.Unwrap(ctx, w); err != nil || !bytes.Equal(got, key) {
+					t.Errorf("another key came back, or: %v", err)
+				}
 			}
+		})
+	}
+	s.Rotate()
+	all.Wait()
+}
+
+func testEndedContext(t *testing.T, s Subject) {
+	ctx := t.Context()
+	w := wrap(t, s, newKey())
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	_, wrapErr := s.KMS.Wrap(ended, newKey())
+	_, unwrapErr := s.KMS.Unwrap(ended, w)
+	for _, err := range []error{wrapErr, unwrapErr} {
+		if errors.Is(err, envelope.ErrCorrupt) {
+			t.Errorf("an ended context is taken for damage: %v", err)
 		}
-	})
-	t.Run("boxes and openers work with it", func(t *testing.T) {
-		s := open(t)
-		box, err := envelope.NewBox(ctx, s.KMS)
-		if err != nil {
-			t.Fatal(err)
-		}
-		object, err := box.Seal("a", []byte("content"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		s.Rotate()
-		if got, err := envelope.NewOpener(s.KMS).Open(ctx, "a", object); err != nil || string(got) != "content" {
-			t.Errorf("%q, %v", got, err)
-		}
-	})
+	}
+}
+
+func testBoxes(t *testing.T, s Subject) {
+	ctx := t.Context()
+	box, err := envelope.NewBox(ctx, s.KMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	object, err := box.Seal("a", []byte("content"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Rotate()
+	if got, err := envelope.NewOpener(s.KMS).Open(ctx, "a", object); err != nil || string(got) != "content" {
+		t.Errorf("%q, %v", got, err)
+	}
 }
 
 func newKey() []byte {
