@@ -2,8 +2,8 @@
 // clusters at a steady pace: `-rate` requests a second, whether the earlier ones are answered or not.
 //
 // PostgreSQL, which has its default durability, is a process of its own. The API with the work on its operations, a
-// lifecycle manager, and the load generator are in this process. The adapters are played by a follower that reports
-// each cluster as carried out. A PUT of a new cluster answers when the cluster and its operation are committed; the
+// lifecycle manager, and the load generator are in this process. Instead of adapters a follower of the feed reports
+// each cluster as available. A PUT of a new cluster answers when the cluster and its operation are committed; the
 // work on the operations goes on during the measurement.
 package main
 
@@ -108,9 +108,9 @@ func processorTime(server *postgres.Process) (own, database time.Duration, err e
 
 // measure measures each kind of request, and prints the figures.
 func measure(ctx context.Context, r *region, server *postgres.Process) error {
-	n, measured := int(*rate*duration.Seconds()), time.Now()
+	n, begin := int(*rate*duration.Seconds()), time.Now()
 	figures := map[string]any{"requests": n}
-	var own, database time.Duration
+	var own, database time.Duration // at the beginning of the last kind: that of new clusters
 	for _, m := range []struct {
 		name string
 		call func(i int) error
@@ -140,7 +140,7 @@ func measure(ctx context.Context, r *region, server *postgres.Process) error {
 		return fmt.Errorf("waiting until all operations have ended: %w", err)
 	}
 	figures["new_succeeded_after_seconds"] = time.Since(begun).Seconds()
-	report.Percentiles(figures, "available_to_succeeded", r.lags(measured))
+	report.Percentiles(figures, "available_to_succeeded", r.lags(begin))
 	ownAfter, databaseAfter, err := processorTime(server)
 	if err != nil {
 		return err

@@ -209,7 +209,7 @@ func (r *region) startFront(ctx context.Context, keys *access.KeyStore, dir stri
 	roots.AddCert(certificate.Leaf)
 	r.http = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 256, TLSClientConfig: &tls.Config{
 		RootCAs: roots, ServerName: "bench", Certificates: []tls.Certificate{certificate}}}}
-	r.run(func() error { return r.noteSuccesses(ctx) })
+	r.run(func() error { return r.recordSuccesses(ctx) })
 	return nil
 }
 
@@ -269,8 +269,8 @@ func (r *region) storeClusters(ctx context.Context, n int) error {
 	return r.awaitSucceeded(ctx, n)
 }
 
-// noteSuccesses notes when each cluster has succeeded.
-func (r *region) noteSuccesses(ctx context.Context) error {
+// recordSuccesses records when the operation of each cluster has succeeded.
+func (r *region) recordSuccesses(ctx context.Context) error {
 	const kind store.Kind = "ArmCluster"
 	page, err := r.store.List(ctx, store.Query{Kind: kind, Limit: 1})
 	if err != nil {
@@ -302,8 +302,8 @@ func (r *region) awaitSucceeded(ctx context.Context, n int) error {
 	})
 }
 
-// lags returns how long after its last report each cluster has succeeded that succeeded after begun. The clusters that
-// were stored before came as fast as the region took them.
+// lags returns the times from the last report on a cluster to the success of its operation, of clusters that succeeded
+// after begun. Earlier clusters were not created at the pace of the measurement.
 func (r *region) lags(begun time.Time) (all []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,16 +24,16 @@ import (
 )
 
 var (
-	binary = flag.String("kube", "bin/atoll-kube", "program of the control plane")
-	pace   = flag.Int("writes", 20, "writes in a second; 0: the plane is idle")
-	size   = flag.Int("size", 2000, "bytes of a written object")
-	data   = flag.Int("data", 50, "MiB of objects that the plane has before")
-	length = flag.Duration("for", time.Minute, "of one turn")
-	settle = flag.Duration("settle", 15*time.Second, "before each turn: a plane stays busy for 10 s after a snapshot")
-	turns  = flag.Int("turns", 3, "without a backup, and as many with one")
-	many   = flag.Int("followers", 1, "that follow the plane at once, in one process; the figures are for each")
-	seed   = flag.Uint64("seed", 1, "of the written values")
-	cpu    = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
+	binary      = flag.String("kube", "bin/atoll-kube", "program of the control plane")
+	pace        = flag.Int("writes", 20, "writes in a second; 0: the plane is idle")
+	size        = flag.Int("size", 2000, "bytes of a written object")
+	data        = flag.Int("data", 50, "MiB of objects that the plane has before")
+	length      = flag.Duration("for", time.Minute, "of one turn")
+	settlePause = flag.Duration("settle", 15*time.Second, "before each turn: a plane stays busy for 10 s after a snapshot")
+	turns       = flag.Int("turns", 3, "without a backup, and as many with one")
+	many        = flag.Int("followers", 1, "that follow the plane at once, in one process; the figures are for each")
+	seed        = flag.Uint64("seed", 1, "of the written values")
+	cpu         = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
 
 	role = flag.String("role", "", "of a process that this program starts: store or follower")
 	dir  = flag.String("dir", "", "directory of the run, for such a process")
@@ -133,7 +133,7 @@ func measure(ctx context.Context) error {
 	var without, with, follower time.Duration
 	var begun, now, most, planeWithout, planeWith float64
 	for range *turns {
-		if err := b.settle(ctx); err != nil {
+		if err := b.pauseBeforeTurn(ctx); err != nil {
 			return err
 		}
 		used, err := b.turn(ctx, "without")
@@ -154,7 +154,7 @@ func measure(ctx context.Context) error {
 		if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
 			return err
 		}
-		if err := b.settle(ctx); err != nil {
+		if err := b.pauseBeforeTurn(ctx); err != nil {
 			return err
 		}
 		before, err := bed.ProcessorTime(f.cmd.Process.Pid)
@@ -192,6 +192,6 @@ func measure(ctx context.Context) error {
 	report.Percentiles(figures, "write_without", b.latencies["without"])
 	report.Percentiles(figures, "write_with", b.latencies["with"])
 	return report.Line(os.Stdout, "backup", map[string]any{"writes_per_second": *pace, "size": *size, "data_mib": *data,
-		"turn_seconds": length.Seconds(), "settle_seconds": settle.Seconds(), "turns": *turns, "followers": *many,
+		"turn_seconds": length.Seconds(), "settle_seconds": settlePause.Seconds(), "turns": *turns, "followers": *many,
 		"seed": *seed}, figures)
 }

@@ -68,8 +68,8 @@ func (b *bench) write(ctx context.Context, size int) error {
 	return err
 }
 
-// settle waits until what came before the turn has no more effect on the plane.
-func (b *bench) settle(ctx context.Context) error { return bed.Pause(ctx, *settle) }
+// pauseBeforeTurn waits until the work before the turn has no more effect on the plane.
+func (b *bench) pauseBeforeTurn(ctx context.Context) error { return bed.Pause(ctx, *settlePause) }
 
 // turn writes at the pace for the length of a turn, and returns the processor time that the plane has used meanwhile.
 func (b *bench) turn(ctx context.Context, kind string) (time.Duration, error) {

@@ -43,9 +43,9 @@ var (
 		"what is measured: rest; the kill of broker, server or postgres; shared: two servers")
 	changed = flag.Int("changed", 5,
 		"works of each cluster whose status changes while a killed process is away")
-	outage = flag.Duration("outage", 5*time.Second, "how long a killed process is away")
-	atRest = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
-	settle = flag.Duration(
+	outage      = flag.Duration("outage", 5*time.Second, "how long a killed process is away")
+	atRest      = flag.Duration("rest", 60*time.Second, "how long memory and processor time are measured at rest")
+	settlePause = flag.Duration(
 		"settle",
 		30*time.Second,
 		"pause between the first connections and the measurement at rest",
@@ -103,15 +103,15 @@ func run(ctx context.Context) (err error) {
 		if err := f.compareBy(ctx, by); err != nil {
 			return err
 		}
-		for _, victim := range []struct {
+		for _, part := range []struct {
 			name string
 			p    bed.Process
 		}{{"broker", b.Broker}, {"server", b.Server}, {"postgres", b.Database}} {
-			if !slices.Contains(measure, victim.name) {
+			if !slices.Contains(measure, part.name) {
 				continue
 			}
-			if err := f.kill(ctx, victim.name, victim.p); err != nil {
-				return fmt.Errorf("%s killed, comparison by %s: %w", victim.name, by, err)
+			if err := f.kill(ctx, part.name, part.p); err != nil {
+				return fmt.Errorf("%s killed, comparison by %s: %w", part.name, by, err)
 			}
 		}
 	}

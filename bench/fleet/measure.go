@@ -11,7 +11,7 @@ import (
 
 // measureIdle measures memory and processor time while nothing is changed. Agents send heartbeats and digests.
 func (f *fleet) measureIdle(ctx context.Context) error {
-	if err := bed.Pause(ctx, *settle); err != nil {
+	if err := bed.Pause(ctx, *settlePause); err != nil {
 		return err
 	}
 	parts := map[string]bed.Process{"server": f.bed.Server, "postgres": f.bed.Database, "broker": f.bed.Broker}

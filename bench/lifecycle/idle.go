@@ -47,12 +47,12 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 		return err
 	}
 	began = time.Now()
-	options, err := partOptions(dsn)
+	options, err := serverOptions(dsn)
 	if err != nil {
 		return err
 	}
 	defer os.RemoveAll(options.Dir)
-	server, err := startPart(ctx, options)
+	server, err := startServer(ctx, options)
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 		victims := []victim{
 			{"lifecycle_manager", func(ctx context.Context) (err error) {
 				server.kill()
-				server, err = startPart(ctx, options)
+				server, err = startServer(ctx, options)
 				return err
 			}},
 			{"postgres", func(ctx context.Context) (err error) {

@@ -103,8 +103,8 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // then run stops its processes
 	var err error
-	if dsn := os.Getenv(partVariable); dsn != "" {
-		err = runPart(ctx, dsn)
+	if dsn := os.Getenv(serverVariable); dsn != "" {
+		err = runServer(ctx, dsn)
 	} else {
 		err = run(ctx)
 	}

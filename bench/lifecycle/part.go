@@ -18,19 +18,19 @@ import (
 	"atoll.dev/internal/freeport"
 )
 
-// part is a lifecycle manager in a process of its own.
-type part struct {
+// serverProcess is a process of this program that is a lifecycle manager.
+type serverProcess struct {
 	cmd    *exec.Cmd
 	input  io.Closer
 	output *bufio.Reader
 }
 
-// partVariable has the options as JSON in the environment of the process that is the part.
-const partVariable = "ATOLL_BENCH_IDLE"
+// serverVariable is the environment variable of such a process. Its value is the options as JSON.
+const serverVariable = "ATOLL_BENCH_SERVER"
 
-// partOptions returns the options of a part that can start again: with a directory for its CA, which the caller
-// removes, and with its own ports.
-func partOptions(dsn string) (o regionOptions, err error) {
+// serverOptions returns the options of a lifecycle manager that can start again: with a directory for its CA, which
+// the caller removes, and with its own ports.
+func serverOptions(dsn string) (o regionOptions, err error) {
 	o = regionOptions{DSN: dsn, Entities: string(clm.DefaultEntities), Fleet: true}
 	for _, into := range []*string{&o.HTTP, &o.Broker} {
 		l, err := freeport.Listen()
@@ -44,8 +44,8 @@ func partOptions(dsn string) (o regionOptions, err error) {
 	return o, err
 }
 
-// startPart starts this program again as a part, and waits until the part is ready.
-func startPart(ctx context.Context, o regionOptions) (*part, error) {
+// startServer starts this program again as a lifecycle manager, and waits until it is ready.
+func startServer(ctx context.Context, o regionOptions) (*serverProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func startPart(ctx context.Context, o regionOptions) (*part, error) {
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, self, "-pprof", *pprofAddress, "-start-profile", *startProfile)
-	cmd.Env, cmd.Stderr = append(os.Environ(), partVariable+"="+string(options)), os.Stderr
+	cmd.Env, cmd.Stderr = append(os.Environ(), serverVariable+"="+string(options)), os.Stderr
 	input, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -67,7 +67,7 @@ func startPart(ctx context.Context, o regionOptions) (*part, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, err
 	}
-	p := &part{cmd, input, bufio.NewReader(output)}
+	p := &serverProcess{cmd, input, bufio.NewReader(output)}
 	if _, err := p.output.ReadString('\n'); err != nil {
 		p.stop()
 		return nil, fmt.Errorf("waiting for the lifecycle manager: %w", err)
@@ -75,30 +75,31 @@ func startPart(ctx context.Context, o regionOptions) (*part, error) {
 	return p, nil
 }
 
-// waitComplete waits until the part has read everything: what readiness does not wait for, too.
-func (p *part) waitComplete(context.Context) error {
+// waitComplete waits until the lifecycle manager has read all placements and pending resources, for which its
+// readiness does not wait.
+func (p *serverProcess) waitComplete(context.Context) error {
 	if _, err := p.output.ReadString('\n'); err != nil {
 		return fmt.Errorf("waiting until the lifecycle manager has read all: %w", err)
 	}
 	return nil
 }
 
-func (p *part) pid() int { return p.cmd.Process.Pid }
+func (p *serverProcess) pid() int { return p.cmd.Process.Pid }
 
-func (p *part) stop() {
+func (p *serverProcess) stop() {
 	p.input.Close()
 	_ = p.cmd.Wait()
 }
 
 // kill ends the process as kill -9 does.
-func (p *part) kill() {
+func (p *serverProcess) kill() {
 	_ = p.cmd.Process.Kill()
 	_ = p.cmd.Wait()
 }
 
-// runPart is the process that startPart starts. It prints a line when it is ready, and one when it has read
-// everything. It ends with its standard input.
-func runPart(ctx context.Context, options string) error {
+// runServer is the main function of the process that startServer starts. It prints a line when it is ready, and a line
+// when checkComplete returns no error. It returns when its standard input ends.
+func runServer(ctx context.Context, options string) error {
 	o := regionOptions{}
 	if err := json.Unmarshal([]byte(options), &o); err != nil {
 		return err
