@@ -83,7 +83,7 @@ func TestTheKeysOfTheIssuerAreReadWithinBounds(t *testing.T) {
 		second := issuer.Token(issuer.Claims(oidcSubject))
 		want("a new key", second, "")
 		want("beside the old one", first, "")
-		issuer.Withdraw()
+		issuer.WithdrawOldestKey()
 		<-time.After(keysPeriod + time.Second)
 		synctest.Wait()
 		want("a key that was withdrawn", first, InvalidToken)

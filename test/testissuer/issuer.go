@@ -1,8 +1,8 @@
 // Package testissuer is a complete OpenID Connect issuer for tests: discovery, keys that rotate, the
 // authorization code flow with PKCE, the device flow, and refresh tokens that are good for one use.
 //
-// Its person consents to everything at once. It checks what clients send as a strict issuer does, so that a
-// client that works with it keeps to the standards.
+// The person of SignIn consents to each request at once, without a page. The issuer checks what clients send as a
+// strict issuer does, so that a client that works with it keeps to the standards.
 package testissuer
 
 import (
@@ -39,7 +39,7 @@ type Issuer struct {
 	seen     map[string]time.Time // last poll of a device code
 }
 
-// grant is what a code or a refresh token is good for.
+// grant is the permission that an authorization code, a device code or a refresh token stands for.
 type grant struct {
 	kind                       string // code, device or refresh
 	subject                    string
@@ -56,25 +56,26 @@ func New(url, clientID string) *Issuer {
 	return i
 }
 
-// SignIn makes a person the one who consents from now on.
-func (i *Issuer) SignIn(subject string) { i.change(func() { i.subject = subject }) }
+// SignIn sets the person who consents from now on.
+func (i *Issuer) SignIn(subject string) { i.locked(func() { i.subject = subject }) }
 
 // SetLifetime sets how long new tokens are valid.
-func (i *Issuer) SetLifetime(d time.Duration) { i.change(func() { i.lifetime = d }) }
+func (i *Issuer) SetLifetime(d time.Duration) { i.locked(func() { i.lifetime = d }) }
 
 // Fail makes the issuer answer everything with 500, until Recover.
-func (i *Issuer) Fail() { i.change(func() { i.isDown = true }) }
+func (i *Issuer) Fail() { i.locked(func() { i.isDown = true }) }
 
 // Recover makes the issuer answer again.
-func (i *Issuer) Recover() { i.change(func() { i.isDown = false }) }
+func (i *Issuer) Recover() { i.locked(func() { i.isDown = false }) }
 
 // KeyReads returns how often the keys were read.
 func (i *Issuer) KeyReads() (n int) {
-	i.change(func() { n = i.reads })
+	i.locked(func() { n = i.reads })
 	return n
 }
 
-func (i *Issuer) change(do func()) {
+// locked calls do with the lock held.
+func (i *Issuer) locked(do func()) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	do()
@@ -90,14 +91,14 @@ func (i *Issuer) AddKey(id string) {
 }
 
 // Publish adds a key as it is. The last one signs.
-func (i *Issuer) Publish(key jose.JSONWebKey) { i.change(func() { i.keys = append(i.keys, key) }) }
+func (i *Issuer) Publish(key jose.JSONWebKey) { i.locked(func() { i.keys = append(i.keys, key) }) }
 
-// Withdraw stops publishing the oldest key.
-func (i *Issuer) Withdraw() { i.change(func() { i.keys = i.keys[1:] }) }
+// WithdrawOldestKey stops publishing the oldest key.
+func (i *Issuer) WithdrawOldestKey() { i.locked(func() { i.keys = i.keys[1:] }) }
 
 // Key returns the key that signs.
 func (i *Issuer) Key() (key jose.JSONWebKey) {
-	i.change(func() { key = i.keys[len(i.keys)-1] })
+	i.locked(func() { key = i.keys[len(i.keys)-1] })
 	return key
 }
 
@@ -105,7 +106,7 @@ func (i *Issuer) Key() (key jose.JSONWebKey) {
 func (i *Issuer) Claims(subject string) map[string]any {
 	now := time.Now()
 	var lifetime time.Duration
-	i.change(func() { lifetime = i.lifetime })
+	i.locked(func() { lifetime = i.lifetime })
 	return map[string]any{"iss": i.URL, "aud": i.ClientID, "sub": subject, "iat": now.Unix(),
 		"exp": now.Add(lifetime).Unix(), "email": subject + "@example.com"}
 }
@@ -175,7 +176,7 @@ func (i *Issuer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (i *Issuer) serveKeys(w http.ResponseWriter) {
 	var set jose.JSONWebKeySet
-	i.change(func() {
+	i.locked(func() {
 		i.reads++
 		for _, key := range i.keys {
 			if private, ok := key.Key.(interface{ Public() crypto.PublicKey }); ok {
@@ -201,7 +202,7 @@ func (i *Issuer) authorize(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	code := rand.Text()
-	i.change(func() {
+	i.locked(func() {
 		i.grants[code] = grant{kind: "code", subject: i.subject, redirect: q.Get("redirect_uri"),
 			challenge: q.Get("code_challenge"), nonce: q.Get("nonce")}
 	})
@@ -216,7 +217,7 @@ func (i *Issuer) beginDevice(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	code := rand.Text()
-	i.change(func() { i.grants[code] = grant{kind: "device", subject: i.subject} })
+	i.locked(func() { i.grants[code] = grant{kind: "device", subject: i.subject} })
 	writeJSON(w, http.StatusOK, map[string]any{"device_code": code, "user_code": code[:4] + "-" + code[4:8],
 		"verification_uri": i.URL + "/activate", "expires_in": 300, "interval": 1})
 }
@@ -230,36 +231,36 @@ func (i *Issuer) serveToken(w http.ResponseWriter, r *http.Request) {
 	switch r.FormValue("grant_type") {
 	case "authorization_code":
 		sum := sha256.Sum256([]byte(r.FormValue("code_verifier")))
-		g, ok := i.use("code", r.FormValue("code"))
+		g, ok := i.redeem("code", r.FormValue("code"))
 		if !ok || g.redirect != r.FormValue("redirect_uri") ||
 			g.challenge != base64.RawURLEncoding.EncodeToString(sum[:]) {
 			refuse("invalid_grant")
 			return
 		}
-		i.answer(w, g)
+		i.sendTokens(w, g)
 	case "urn:ietf:params:oauth:grant-type:device_code":
 		if problem := i.poll(r.FormValue("device_code")); problem != "" {
 			refuse(problem)
 			return
 		}
-		if g, ok := i.use("device", r.FormValue("device_code")); ok {
-			i.answer(w, g)
+		if g, ok := i.redeem("device", r.FormValue("device_code")); ok {
+			i.sendTokens(w, g)
 			return
 		}
 		refuse("invalid_grant")
 	case "refresh_token":
-		g, ok := i.use("refresh", r.FormValue("refresh_token"))
+		g, ok := i.redeem("refresh", r.FormValue("refresh_token"))
 		if !ok {
 			refuse("invalid_grant")
 			return
 		}
-		i.answer(w, g)
+		i.sendTokens(w, g)
 	default:
 		refuse("unsupported_grant_type")
 	}
 }
 
-// poll returns why a device code is not good yet; "" when it is.
+// poll records a poll of a device code. It returns the error code of the answer, or "" when the code can be redeemed.
 func (i *Issuer) poll(code string) string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -279,11 +280,12 @@ func (i *Issuer) poll(code string) string {
 	return ""
 }
 
-// use returns a grant that was not used yet, and marks it as used: it is given once.
-func (i *Issuer) use(kind, code string) (grant, bool) {
+// redeem returns the grant of a code or token and marks it as used; ok is false when there is no such grant, or it was
+// used before.
+func (i *Issuer) redeem(kind, code string) (g grant, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	g, ok := i.grants[code]
+	g, ok = i.grants[code]
 	if !ok || g.kind != kind || g.isUsed {
 		return grant{}, false
 	}
@@ -293,15 +295,15 @@ func (i *Issuer) use(kind, code string) (grant, bool) {
 	return g, true
 }
 
-// answer sends the tokens of a grant.
-func (i *Issuer) answer(w http.ResponseWriter, g grant) {
+// sendTokens answers with the tokens of a grant.
+func (i *Issuer) sendTokens(w http.ResponseWriter, g grant) {
 	claims := i.Claims(g.subject)
 	if g.nonce != "" {
 		claims["nonce"] = g.nonce
 	}
 	refresh := rand.Text()
 	var lifetime time.Duration
-	i.change(func() {
+	i.locked(func() {
 		i.grants[refresh] = grant{kind: "refresh", subject: g.subject}
 		lifetime = i.lifetime
 	})
