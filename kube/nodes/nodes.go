@@ -136,7 +136,7 @@ func (s *simulation) start(ctx context.Context) error {
 	if err := pods.Start(ctx, notedEvents); err != nil {
 		return fmt.Errorf("starting simulated pods: %w", err)
 	}
-	go s.note(ctx, podEvents, notedEvents)
+	go s.trackPodIPs(ctx, podEvents, notedEvents)
 	go s.syncPods(ctx, podEvents)
 	if err := nodes.Start(ctx, nodeEvents); err != nil {
 		return fmt.Errorf("starting simulated nodes: %w", err)
@@ -144,8 +144,8 @@ func (s *simulation) start(ctx context.Context) error {
 	return nil
 }
 
-// note passes on what happens to pods, and keeps the addresses that they have.
-func (s *simulation) note(ctx context.Context, from <-chan informer.Event[*corev1.Pod], to chan<- informer.Event[*corev1.Pod]) {
+// trackPodIPs passes on the events of pods. It marks the addresses of pods as used, and releases those of deleted pods.
+func (s *simulation) trackPodIPs(ctx context.Context, from <-chan informer.Event[*corev1.Pod], to chan<- informer.Event[*corev1.Pod]) {
 	for {
 		select {
 		case <-ctx.Done():

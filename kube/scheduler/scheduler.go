@@ -19,12 +19,12 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/apis/config/latest"
 )
 
-// Run schedules until ctx is done. client configures its client of the API server.
-func Run(ctx context.Context, client *rest.Config) error {
+// Run schedules until ctx is done. apiServer configures its clients of the API server.
+func Run(ctx context.Context, apiServer *rest.Config) error {
 	o := options.NewOptions()
 	o.SecureServing.BindPort = 0 // no server
 	for _, set := range []struct{ section, flag, value string }{
-		{"misc", "master", client.Host},
+		{"misc", "master", apiServer.Host},
 		{"deprecated", "profiling", "false"},
 		{"leader election", "leader-elect", "false"},
 	} {
@@ -33,7 +33,7 @@ func Run(ctx context.Context, client *rest.Config) error {
 			return fmt.Errorf("the scheduler's option %s: %w", set.flag, err)
 		}
 	}
-	config, err := configure(ctx, o, client)
+	config, err := configure(ctx, o, apiServer)
 	if err != nil {
 		return fmt.Errorf("configuring the scheduler: %w", err)
 	}
@@ -48,9 +48,10 @@ func Run(ctx context.Context, client *rest.Config) error {
 	return err
 }
 
-// configure returns the configuration for the options, with clients that client configures. The options have made
-// clients without credentials for the same host, which nothing has used yet.
-func configure(ctx context.Context, o *options.Options, client *rest.Config) (*schedulerconfig.CompletedConfig, error) {
+// configure returns the configuration for the options. It replaces the clients that the options make, which have no
+// credentials and are not used yet, by clients that apiServer configures.
+func configure(ctx context.Context, o *options.Options, apiServer *rest.Config) (*schedulerconfig.CompletedConfig,
+	error) {
 	var err error
 	if o.ComponentConfig, err = latest.Default(); err != nil {
 		return nil, err
@@ -62,7 +63,7 @@ func configure(ctx context.Context, o *options.Options, client *rest.Config) (*s
 	if err != nil {
 		return nil, err
 	}
-	client = rest.CopyConfig(client)
+	client := rest.CopyConfig(apiServer)
 	client.ContentConfig, client.QPS, client.Burst = c.KubeConfig.ContentConfig, c.KubeConfig.QPS, c.KubeConfig.Burst
 	c.KubeConfig = client
 	if c.Client, err = kubernetes.NewForConfig(rest.AddUserAgent(client, "scheduler")); err != nil {
