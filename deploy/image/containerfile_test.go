@@ -150,7 +150,7 @@ func TestTheContainerfileMakesTheSameImages(t *testing.T) {
 		t.Errorf("the last stage is %s, want %s", stages[len(stages)-1].Name, last)
 	}
 	o := options{programs: compilePrograms(t), version: "0.1.0", revision: "0a1b2c", created: time.Unix(0, 0)}
-	layers := &layerCache{options: o, made: map[string]v1.Layer{}}
+	layers := &layerCache{options: o, layers: map[string]v1.Layer{}}
 	for _, image := range images {
 		stage := stages.stage(image.name)
 		if stage == nil {

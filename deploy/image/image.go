@@ -33,15 +33,15 @@ var images = []struct {
 	{"atoll-hosting", []string{"atoll", "atoll-kube"}},
 }
 
-// written is an image of one architecture in a layout.
-type written struct {
+// writtenImage is an image of one architecture in a layout.
+type writtenImage struct {
 	image, platform string
 	digest          v1.Hash
 }
 
-// write makes a layout of each image in a new directory, reads the layouts back to validate them, and moves the
+// writeLayouts makes a layout of each image in a new directory, reads the layouts back to validate them, and moves the
 // directory to o.out. After an error, o.out is as it was.
-func write(o options) ([]written, error) {
+func writeLayouts(o options) ([]writtenImage, error) {
 	platforms, err := findPlatforms(o.programs)
 	if err != nil {
 		return nil, err
@@ -60,8 +60,8 @@ func write(o options) ([]written, error) {
 	if err := os.Chmod(temp, 0o755); err != nil {
 		return nil, err
 	}
-	layers := layerCache{options: o, made: map[string]v1.Layer{}}
-	var all []written
+	layers := layerCache{options: o, layers: map[string]v1.Layer{}}
+	var all []writtenImage
 	for _, image := range images {
 		index := v1.ImageIndex(empty.Index)
 		for _, platform := range platforms {
@@ -79,7 +79,7 @@ func write(o options) ([]written, error) {
 			index = mutate.AppendManifests(index, mutate.IndexAddendum{
 				Add: img, Descriptor: v1.Descriptor{Platform: &platform},
 			})
-			all = append(all, written{image.name, platform.String(), digest})
+			all = append(all, writtenImage{image.name, platform.String(), digest})
 		}
 		if err := writeLayout(filepath.Join(temp, image.name), index, o.version); err != nil {
 			return nil, fmt.Errorf("image %s: %w", image.name, err)
@@ -98,18 +98,18 @@ func findPlatforms(programs string) ([]v1.Platform, error) {
 	hosting := false
 	for _, arch := range []string{"amd64", "arm64"} {
 		platform := v1.Platform{OS: "linux", Architecture: arch}
-		if _, err := os.Stat(directory(programs, platform)); errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(platformDir(programs, platform)); errors.Is(err, fs.ErrNotExist) {
 			continue
 		} else if err != nil {
 			return nil, err
 		}
 		platforms = append(platforms, platform)
-		if err := checkStatic(filepath.Join(directory(programs, platform), "atoll"), arch); err != nil {
+		if err := checkStatic(filepath.Join(platformDir(programs, platform), "atoll"), arch); err != nil {
 			return nil, err
 		}
 		if hasPrograms(programs, platform, []string{"atoll-kube"}) {
 			hosting = true
-			if err := checkStatic(filepath.Join(directory(programs, platform), "atoll-kube"), arch); err != nil {
+			if err := checkStatic(filepath.Join(platformDir(programs, platform), "atoll-kube"), arch); err != nil {
 				return nil, err
 			}
 		}
@@ -120,22 +120,23 @@ func findPlatforms(programs string) ([]v1.Platform, error) {
 	return platforms, nil
 }
 
-// directory is where the programs of a platform are.
-func directory(programs string, platform v1.Platform) string {
+// platformDir returns the directory of the programs of a platform.
+func platformDir(programs string, platform v1.Platform) string {
 	return filepath.Join(programs, platform.OS+"-"+platform.Architecture)
 }
 
 // hasPrograms reports whether all the named programs exist for the platform.
 func hasPrograms(programs string, platform v1.Platform, names []string) bool {
 	for _, name := range names {
-		if _, err := os.Stat(filepath.Join(directory(programs, platform), name)); err != nil {
+		if _, err := os.Stat(filepath.Join(platformDir(programs, platform), name)); err != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// checkReplaceable refuses a directory that has anything but layouts of images, so that a wrong -out removes nothing.
+// checkReplaceable returns an error when a directory has anything but layouts of images, so that a wrong -out deletes
+// nothing.
 func checkReplaceable(out string) error {
 	entries, err := os.ReadDir(out)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -183,7 +184,7 @@ func newImage(layers *layerCache, name string, programs []string, platform v1.Pl
 		Created: created, CreatedBy: "deploy/image", Comment: "users, certificate authorities, /tmp",
 	}}}
 	for _, program := range programs {
-		layer, err := layers.program(filepath.Join(directory(layers.programs, platform), program))
+		layer, err := layers.program(filepath.Join(platformDir(layers.programs, platform), program))
 		if err != nil {
 			return nil, err
 		}

@@ -44,7 +44,7 @@ type entry struct {
 // layerCache makes each layer once: images share layers.
 type layerCache struct {
 	options
-	made map[string]v1.Layer // by the program's path; the base by ""
+	layers map[string]v1.Layer // by the program's path; the base by ""
 }
 
 // base returns the layer of the files that every image has. Time zones are in the program, which imports time/tzdata.
@@ -71,7 +71,7 @@ func (c *layerCache) program(path string) (v1.Layer, error) {
 }
 
 func (c *layerCache) layer(key string, entries []entry) (v1.Layer, error) {
-	if layer, ok := c.made[key]; ok {
+	if layer, ok := c.layers[key]; ok {
 		return layer, nil
 	}
 	open := func() (io.ReadCloser, error) {
@@ -81,7 +81,7 @@ func (c *layerCache) layer(key string, entries []entry) (v1.Layer, error) {
 	}
 	layer, err := tarball.LayerFromOpener(open, tarball.WithMediaType(types.OCILayer), tarball.WithCompressedCaching)
 	if err == nil {
-		c.made[key] = layer
+		c.layers[key] = layer
 	}
 	return layer, err
 }

@@ -54,7 +54,7 @@ func run(args []string, stdout io.Writer) error {
 	if o.created, err = sourceDate(os.Getenv("SOURCE_DATE_EPOCH")); err != nil {
 		return err
 	}
-	written, err := write(o)
+	written, err := writeLayouts(o)
 	if err != nil {
 		return err
 	}
