@@ -22,9 +22,9 @@ import (
 // keysLimit bounds how long the program waits until the cluster's API has the keys of a new issuer.
 const keysLimit = time.Minute
 
-// trustEntra makes a cluster trust the tokens of Entra with an external authentication, asks the cluster's API who the
-// bearer of such a token is, and ends the trust. It returns the name of the user.
-func (c *client) trustEntra(ctx context.Context, a account, cluster string, config kubeconfig) (string, error) {
+// checkEntraTrust makes a cluster trust the tokens of Entra with an external authentication, asks the cluster's API
+// who the bearer of such a token is, and ends the trust. It returns the name of the user.
+func (c *client) checkEntraTrust(ctx context.Context, a account, cluster string, config kubeconfig) (string, error) {
 	ca, err := os.ReadFile(a.CA)
 	if err != nil {
 		return "", err
@@ -65,7 +65,7 @@ func (c *client) trustEntra(ctx context.Context, a account, cluster string, conf
 	return user, config.awaitRefusal(ctx, token.Token)
 }
 
-// errUnauthorized says that the cluster's API does not take a token.
+// errUnauthorized: the cluster's API refuses a token.
 var errUnauthorized = errors.New("the cluster's API does not take the token")
 
 // awaitUser asks until the cluster's API takes a token, and returns the name of its user.

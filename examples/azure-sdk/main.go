@@ -221,7 +221,7 @@ func run(ctx context.Context, file string) error {
 	}
 	step("asked     its API is Kubernetes %s", version)
 
-	user, err := c.trustEntra(ctx, a, cluster, config)
+	user, err := c.checkEntraTrust(ctx, a, cluster, config)
 	if err != nil {
 		return err
 	}
