@@ -43,8 +43,8 @@ func addClusterFlag(session *terminal.Session, cmd *cobra.Command) *string {
 	return name
 }
 
-// completePools completes the first argument with the names of node pools of the cluster that
-// --cluster names.
+// completePools completes the first argument with the names of node pools: those of the cluster that
+// --cluster names, or of all clusters.
 func completePools(session *terminal.Session, cmd *cobra.Command, args []string, word string) ([]cobra.Completion,
 	cobra.ShellCompDirective) {
 	if len(args) > 0 {
@@ -77,7 +77,7 @@ func completePools(session *terminal.Session, cmd *cobra.Command, args []string,
 }
 
 // findPool finds a node pool by its id, or by its name in a cluster. Without a cluster the name
-// must be unique among the account's node pools.
+// must be unique among the account's node pools. It prefers a node pool that is not being deleted.
 func findPool(ctx context.Context, api *client.Client, cluster client.ClusterID, name string) (client.NodePool, error) {
 	if uuid.Validate(name) == nil {
 		return api.NodePool(ctx, client.NodePoolID(name))

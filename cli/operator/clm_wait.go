@@ -37,13 +37,13 @@ func clmWait(session *terminal.Session) *cobra.Command {
 	timeout, deleted := 2*time.Minute, false
 	cmd := &cobra.Command{
 		Use:   "wait KIND ID|NAME",
-		Short: "Wait until a resource is reconciled, or gone",
+		Short: "Wait until a resource is reconciled, or deleted",
 		Example: `  atoll clm wait clusters my-cluster --timeout 5m
   atoll clm wait clusters my-cluster --deleted`,
 		Args: requireResource,
 	}
 	call := addCLMFlags(cmd)
-	cmd.Flags().BoolVar(&deleted, "deleted", false, "wait until it is gone")
+	cmd.Flags().BoolVar(&deleted, "deleted", false, "wait until it is deleted")
 	cmd.Flags().DurationVar(&timeout, "timeout", timeout, "how long to wait")
 	cmd.ValidArgsFunction = completeResources(session, call)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -7,6 +7,7 @@ import (
 	"atoll.dev/local"
 )
 
+// Down returns the command `atoll down`.
 func Down(session *terminal.Session) *cobra.Command {
 	var purge bool
 	cmd := &cobra.Command{

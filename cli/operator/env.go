@@ -6,6 +6,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
+// Env returns the command `atoll env`.
 func Env(session *terminal.Session) *cobra.Command {
 	return &cobra.Command{
 		Use:   "env",

@@ -7,6 +7,7 @@ import (
 	"atoll.dev/local"
 )
 
+// Logs returns the command `atoll logs`.
 func Logs(session *terminal.Session) *cobra.Command {
 	o := local.LogOptions{Tail: 200}
 	cmd := &cobra.Command{

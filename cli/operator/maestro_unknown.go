@@ -60,7 +60,7 @@ func unknownTable(w io.Writer, works []api.UnknownWork, now time.Time) {
 func unknownAdopt(session *terminal.Session) *cobra.Command {
 	var source, reason string
 	cmd := &cobra.Command{
-		Use:   "adopt CLUSTER ID",
+		Use:   "adopt MC ID",
 		Short: "Make an unknown work a bundle of a source; its objects stay",
 		Long: `Asks the agent for the work and makes a bundle of it that belongs to a source. Nothing
 changes on the cluster. Only Atoll's agents support it.`,
@@ -91,8 +91,8 @@ changes on the cluster. Only Atoll's agents support it.`,
 func unknownDelete(session *terminal.Session) *cobra.Command {
 	var reason string
 	cmd := &cobra.Command{
-		Use:     "delete CLUSTER ID",
-		Short:   "Order the cluster's agent to delete an unknown work",
+		Use:     "delete MC ID",
+		Short:   "Order the agent of a management cluster to delete an unknown work",
 		Example: `  atoll maestro unknown delete management-01 ID --reason "its cluster was deleted"`,
 		Args:    cobra.ExactArgs(2),
 	}

@@ -7,6 +7,7 @@ import (
 	"atoll.dev/cli/terminal"
 )
 
+// ManagementCluster returns the command `atoll mc`.
 func ManagementCluster(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{Use: "mc", Aliases: []string{"management-cluster"}, Args: terminal.RefuseUnknownVerb,
 		RunE:  terminal.ShowHelp,

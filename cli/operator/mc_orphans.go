@@ -20,9 +20,9 @@ func mcOrphans(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "orphans [MC]",
 		Short: "List works and reserved capacity of clusters that no longer exist",
-		Long: `Lists works on management clusters whose cluster the lifecycle manager does not have
-any more, works that only an agent has, and room that is still reserved after a forced
-deletion: kind, management cluster, age and size.
+		Long: `Lists works of clusters that the lifecycle manager does not have any more, works that
+only an agent has, and room that is still reserved after a forced deletion: kind,
+management cluster, age and size.
 
 Orphans are left by "atoll clm force-delete" and by the restore of a database. Their room
 is free when the management cluster has confirmed their deletion.`,

@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// PKIToken returns the command `atoll pki token`.
 func PKIToken(session *terminal.Session) *cobra.Command {
 	var dir, out string
 	ttl := pki.TokenLife

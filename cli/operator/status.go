@@ -15,6 +15,7 @@ import (
 	"atoll.dev/local"
 )
 
+// Status returns the command `atoll status`.
 func Status(session *terminal.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "status",
@@ -32,12 +33,13 @@ func Status(session *terminal.Session) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return o.Print(session.Out, status, func(w io.Writer) { statusTable(w, status) })
+		return o.Print(session.Out, status, func(w io.Writer) { printStatus(w, status) })
 	}
 	return cmd
 }
 
-func statusTable(w io.Writer, s local.Status) {
+// printStatus prints the processes of a region, its control planes, and its ports that identify no caller.
+func printStatus(w io.Writer, s local.Status) {
 	state := "not ready"
 	if s.Ready {
 		state = "ready"
@@ -57,7 +59,7 @@ func statusTable(w io.Writer, s local.Status) {
 			address})
 	}
 	terminal.Table(w, rows)
-	planeTable(w, s.Planes)
+	printPlanes(w, s.Planes)
 	for _, name := range slices.Sorted(maps.Keys(s.Insecure)) {
 		fmt.Fprintf(w, "\ninsecure: %s at %s identifies no caller", name, s.Insecure[name])
 	}
@@ -66,8 +68,8 @@ func statusTable(w io.Writer, s local.Status) {
 	}
 }
 
-// planeTable prints the customers' planes that run, with the sum of their memory.
-func planeTable(w io.Writer, planes []local.PlaneStatus) {
+// printPlanes prints the customers' planes that run, with the sum of their memory.
+func printPlanes(w io.Writer, planes []local.PlaneStatus) {
 	if len(planes) == 0 {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 // stopLimit bounds `down`, and the `down` that Ctrl-C of `up` executes.
 const stopLimit = 15 * time.Second
 
+// Up returns the command `atoll up`.
 func Up(session *terminal.Session) *cobra.Command {
 	var opts local.UpOptions
 	var detach, insecure, azure, backups bool
