@@ -1,5 +1,5 @@
 // Package sni reads the server name from the first message of a TLS
-// connection, the ClientHello, without ending TLS.
+// connection, the ClientHello, without terminating TLS.
 //
 // A router reads the hello with Read, chooses a backend by the server name, and
 // sends Hello.Raw and then the rest of the connection to it. The parser accepts

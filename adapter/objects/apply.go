@@ -201,7 +201,7 @@ func keepEvent(want, have *unstructured.Unstructured) {
 	}
 }
 
-// beginWrite notes that a write is in progress: a change that a watch sees meanwhile may be this write.
+// beginWrite records that a write is in progress: a change that a watch sees meanwhile may be this write.
 func (t *Objects) beginWrite(at place) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -23,7 +23,7 @@ type order struct {
 
 // message is what the supervisor and init send each other after that. One member is set.
 type message struct {
-	Stop      bool     `json:",omitempty"` // to init: end the programs, then yourself
+	Stop      bool     `json:",omitempty"` // to init: it must end the programs and then itself
 	Listeners []string `json:",omitempty"` // from init: names of the listeners whose descriptors come with the message
 	Program   *report  `json:",omitempty"` // from init: a program was started or has ended
 	Up        bool     `json:",omitempty"` // from init: all programs run
@@ -41,7 +41,7 @@ const (
 	maxFiles   = 32        // descriptors in one message
 )
 
-// control is one end of the socket between supervisor and init. It keeps messages apart.
+// control is one end of the socket between supervisor and init. One receive returns one sent message.
 type control struct{ conn *net.UnixConn }
 
 // controlPair makes the socket and returns the supervisor's end and, as a file to inherit, init's end.
@@ -74,7 +74,7 @@ func newControl(f *os.File) (*control, error) {
 	return &control{own}, nil
 }
 
-// send sends a value, and descriptors with it.
+// send sends a value as one message, with the descriptors of files.
 func (c *control) send(value any, files ...*os.File) error {
 	data, err := json.Marshal(value)
 	if err != nil {
@@ -95,7 +95,8 @@ func (c *control) send(value any, files ...*os.File) error {
 	return err
 }
 
-// receive waits for a value. The caller closes the files that came with it.
+// receive waits for a message and decodes its value. The caller closes the files that came with the message. The error
+// is net.ErrClosed when the other end is closed.
 func (c *control) receive(value any) ([]*os.File, error) {
 	data, rights := make([]byte, maxMessage), make([]byte, unix.CmsgSpace(4*maxFiles))
 	n, rn, _, _, err := c.conn.ReadMsgUnix(data, rights)

@@ -18,7 +18,7 @@ import (
 	"atoll.dev/plane"
 )
 
-// startTimeout bounds a plane's start on a machine that has much else to do.
+// startTimeout bounds the start of a plane on a busy machine.
 const startTimeout = 5 * time.Minute
 
 var shared struct {
@@ -44,8 +44,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Shared returns the plane of this test process. Tests that use it keep to
-// names of their own. The package must use Main.
+// Shared returns the plane that all tests of this process use. A test must give its
+// objects names that no other test uses. The package must use Main.
 func Shared(t testing.TB) *plane.Process {
 	t.Helper()
 	skipShort(t)
@@ -92,7 +92,7 @@ func Restart(t testing.TB, old *plane.Process) *plane.Process {
 	return p
 }
 
-// Launch starts a plane and waits until it is ready. It dies with this
+// Launch starts a plane and waits until it is ready. The plane ends with this
 // process.
 func Launch(dir, address string) (*plane.Process, error) {
 	binary, err := Binary()
