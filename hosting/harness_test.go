@@ -30,6 +30,7 @@ import (
 	"atoll.dev/hosting/loop"
 	"atoll.dev/hosting/memory"
 	"atoll.dev/hosting/process"
+	"atoll.dev/internal/quick"
 	"atoll.dev/plane"
 	"atoll.dev/plane/planetest"
 )
@@ -74,6 +75,7 @@ func newMemoryWorld(t *testing.T, prefix string) *world {
 // same program.
 func newWorld(t *testing.T, prefix string, change ...func(*Options)) *world {
 	t.Helper()
+	quick.LeavesOut(t, "needs control planes")
 	binary, err := planetest.Binary()
 	if err != nil {
 		t.Fatal(err)
