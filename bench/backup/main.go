@@ -29,11 +29,12 @@ var (
 	size        = flag.Int("size", 2000, "bytes of a written object")
 	data        = flag.Int("data", 50, "MiB of objects that the plane has before")
 	length      = flag.Duration("for", time.Minute, "of one turn")
-	settlePause = flag.Duration("settle", 15*time.Second, "before each turn: a plane stays busy for 10 s after a snapshot")
-	turns       = flag.Int("turns", 3, "without a backup, and as many with one")
-	many        = flag.Int("followers", 1, "that follow the plane at once, in one process; the figures are for each")
-	seed        = flag.Uint64("seed", 1, "of the written values")
-	cpu         = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
+	settlePause = flag.Duration("settle", 15*time.Second,
+		"before each turn: a plane stays busy for 10 s after a snapshot")
+	turns = flag.Int("turns", 3, "without a backup, and as many with one")
+	many  = flag.Int("followers", 1, "that follow the plane at once, in one process; the figures are for each")
+	seed  = flag.Uint64("seed", 1, "of the written values")
+	cpu   = flag.String("cpuprofile", "", "write a profile of the last follower to this file")
 
 	role = flag.String("role", "", "of a process that this program starts: store or follower")
 	dir  = flag.String("dir", "", "directory of the run, for such a process")

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"atoll.dev/internal/pause"
 	"atoll.dev/internal/postgres"
 )
 
@@ -130,12 +131,8 @@ func ticksOf(fields []string) (sum time.Duration) {
 
 // Pause waits; the error is that ctx has ended.
 func Pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
+	if !pause.For(ctx, d) {
 		return ctx.Err()
-	case <-timer.C:
-		return nil
 	}
+	return nil
 }

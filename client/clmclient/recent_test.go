@@ -34,6 +34,20 @@ type serverResource struct {
 	filler  int // length of a text in the spec
 }
 
+// startResourceServer starts a server with these resources, and returns it with a client of it.
+func startResourceServer(t *testing.T, resources map[string]serverResource) (*resourceServer, *Client) {
+	t.Helper()
+	s := &resourceServer{resources: resources}
+	httpServer := httptest.NewServer(s)
+	t.Cleanup(httpServer.Close)
+	clm, err := New(Options{Endpoint: httpServer.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(clm.Close)
+	return s, clm
+}
+
 func (s *resourceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	id := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	s.mu.Lock()
@@ -60,14 +74,7 @@ func (s *resourceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // limit.
 func TestRecentReadsWhatTheClientReads(t *testing.T) {
 	const limit = 4000
-	server := &resourceServer{}
-	httpServer := httptest.NewServer(server)
-	defer httpServer.Close()
-	clm, err := New(Options{Endpoint: httpServer.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer clm.Close()
+	server, clm := startResourceServer(t, nil)
 	rapid.Check(t, func(t *rapid.T) {
 		server.resources = map[string]serverResource{}
 		recent := NewRecent(clm, limit)
@@ -125,14 +132,7 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 
 // The resource that was not read for the longest time makes room for another.
 func TestRecentKeepsWhatIsRead(t *testing.T) {
-	server := &resourceServer{resources: map[string]serverResource{}}
-	httpServer := httptest.NewServer(server)
-	defer httpServer.Close()
-	clm, err := New(Options{Endpoint: httpServer.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer clm.Close()
+	server, clm := startResourceServer(t, map[string]serverResource{})
 	recent := NewRecent(clm, 9*600) // nine of the ten below
 	read := func(id string) (sent int64) {
 		t.Helper()
@@ -159,14 +159,7 @@ func TestRecentKeepsWhatIsRead(t *testing.T) {
 // What was derived from a resource is gone when the resource changes. Run with the race detector: readers share
 // resources.
 func TestRecentSharesAResource(t *testing.T) {
-	server := &resourceServer{resources: map[string]serverResource{"a": {"one", 1, 10}}}
-	httpServer := httptest.NewServer(server)
-	defer httpServer.Close()
-	clm, err := New(Options{Endpoint: httpServer.URL})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer clm.Close()
+	server, clm := startResourceServer(t, map[string]serverResource{"a": {"one", 1, 10}})
 	recent := NewRecent(clm, 1<<20)
 	ctx := WithTenant(context.Background(), "one")
 	var readers sync.WaitGroup
@@ -192,7 +185,7 @@ func TestRecentSharesAResource(t *testing.T) {
 	}
 	readers.Wait()
 	r, err := recent.GetWithStatuses(ctx, "clusters", "a")
-	if err != nil || json.Valid(r.JSON) == false || r.Version != server.resources["a"].version {
+	if err != nil || !json.Valid(r.JSON) || r.Version != server.resources["a"].version {
 		t.Errorf("at last: %s, %v", r.JSON, err)
 	}
 }

@@ -145,7 +145,8 @@ func (s *simulation) start(ctx context.Context) error {
 }
 
 // trackPodIPs passes on the events of pods. It marks the addresses of pods as used, and releases those of deleted pods.
-func (s *simulation) trackPodIPs(ctx context.Context, from <-chan informer.Event[*corev1.Pod], to chan<- informer.Event[*corev1.Pod]) {
+func (s *simulation) trackPodIPs(ctx context.Context, from <-chan informer.Event[*corev1.Pod],
+	to chan<- informer.Event[*corev1.Pod]) {
 	for {
 		select {
 		case <-ctx.Done():
