@@ -106,8 +106,8 @@ type Resource struct {
 	clm.Resource
 	JSON json.RawMessage
 	ETag string // empty in lists and watches
-	// Derived has what callers have computed from the resource, by keys of their own types. It is nil unless a Recent
-	// keeps the resource. It is gone when the resource changes.
+	// Derived has values that callers have computed from the resource, by keys of their own types. It is nil unless a
+	// ResourceCache has the resource. A changed resource has a new one.
 	Derived *sync.Map
 }
 

@@ -27,8 +27,8 @@ import (
 // that resources of other accounts do not exist for the caller. That holds for
 // privileged accounts as well.
 type customerAPI struct {
-	clm       *clmclient.Client // nil: the region has none
-	recent    *clmclient.Recent // reads clusters and node pools that are shown
+	clm       *clmclient.Client        // nil: the region has none
+	cache     *clmclient.ResourceCache // of clusters and node pools
 	releases  *release.Cache
 	patience  time.Duration // for a credential to be signed
 	placement Placement
@@ -49,8 +49,8 @@ const (
 const defaultPatience = 15 * time.Second
 
 func newCustomerAPI(clm *clmclient.Client) *customerAPI {
-	return &customerAPI{clm: clm, recent: clmclient.NewRecent(clm, recentLimit), releases: release.NewCache(clm),
-		patience: defaultPatience, credentialLifetime: cluster.MaxCredentialLifetime}
+	return &customerAPI{clm: clm, cache: clmclient.NewResourceCache(clm, resourceCacheSize),
+		releases: release.NewCache(clm), patience: defaultPatience, credentialLifetime: cluster.MaxCredentialLifetime}
 }
 
 // visibility returns whether a caller may read placements. Privileged accounts are
@@ -351,7 +351,7 @@ func inShape[T any](to shape[T]) func(object json.RawMessage) (json.RawMessage, 
 // write answers with a document. etag is the lifecycle manager's, "" for none.
 func (c *exchange) write(status int, etag string, v any) error {
 	if etag != "" {
-		c.w.Header().Set("Etag", rest.VersionETag(etag)) // this API shows nothing that changes without a new version
+		c.w.Header().Set("Etag", rest.VersionETag(etag)) // without a new version only status.upgrade.canRollBack changes
 	}
 	return rest.WriteJSON(c.w, status, v)
 }

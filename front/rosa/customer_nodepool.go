@@ -44,7 +44,7 @@ func (h *customerAPI) nodePool(c *exchange, id cluster.NodePoolID) (clmclient.Re
 	if r, ok := takeReadAhead(c.ctx, nodePools, string(id)); ok {
 		return r, nil
 	}
-	r, err := h.recent.GetWithStatuses(c.ctx, nodePools, string(id))
+	r, err := h.cache.GetWithStatuses(c.ctx, nodePools, string(id))
 	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounNodePool, string(id)))
 }
 

@@ -84,7 +84,7 @@ func (f *front) Complete(ctx context.Context, caller access.Identity, of policy.
 		if !isID(id) {
 			return clmclient.Resource{}, false, nil
 		}
-		r, err := h.recent.GetWithStatuses(ctx, from, id)
+		r, err := h.cache.GetWithStatuses(ctx, from, id)
 		switch {
 		case remote.StatusOf(err) == http.StatusNotFound:
 			return r, false, nil
@@ -247,6 +247,6 @@ func (h *customerAPI) cluster(c *exchange, id cluster.ID) (clmclient.Resource, e
 	if r, ok := takeReadAhead(c.ctx, clusters, string(id)); ok {
 		return r, nil
 	}
-	r, err := h.recent.GetWithStatuses(c.ctx, clusters, string(id))
+	r, err := h.cache.GetWithStatuses(c.ctx, clusters, string(id))
 	return r, replaceStatus(err, http.StatusNotFound, c.notFound(nounCluster, string(id)))
 }

@@ -70,14 +70,14 @@ func (s *resourceServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_ = rest.WriteBody(w, r, http.StatusOK, have.version, []byte(body))
 }
 
-// A read through a Recent has the result of a read without it, after any changes, and what is kept stays within the
+// A read through a ResourceCache has the result of a read without it, after any changes. The cache stays within its
 // limit.
-func TestRecentReadsWhatTheClientReads(t *testing.T) {
+func TestACacheReadsWhatTheClientReads(t *testing.T) {
 	const limit = 4000
 	server, clm := startResourceServer(t, nil)
 	rapid.Check(t, func(t *rapid.T) {
 		server.resources = map[string]serverResource{}
-		recent := NewRecent(clm, limit)
+		cache := NewResourceCache(clm, limit)
 		ids, owners := rapid.SampledFrom([]string{"a", "b", "c", "d"}), rapid.SampledFrom([]string{"one", "two"})
 		version := int64(0)
 		t.Repeat(map[string]func(*rapid.T){
@@ -90,7 +90,7 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 			"fail": func(t *rapid.T) {
 				server.failing.Store(true)
 				defer server.failing.Store(false)
-				_, err := recent.GetWithStatuses(t.Context(), "clusters", ids.Draw(t, "id"))
+				_, err := cache.GetWithStatuses(t.Context(), "clusters", ids.Draw(t, "id"))
 				if remote.StatusOf(err) != http.StatusNotImplemented {
 					t.Fatalf("a read from a server that fails: %v", err)
 				}
@@ -99,7 +99,7 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 				id := ids.Draw(t, "id")
 				ctx := WithTenant(t.Context(), cluster.Account(owners.Draw(t, "reader")))
 				want, wantErr := clm.GetWithStatuses(ctx, "clusters", id)
-				got, err := recent.GetWithStatuses(ctx, "clusters", id)
+				got, err := cache.GetWithStatuses(ctx, "clusters", id)
 				if remote.StatusOf(err) != remote.StatusOf(wantErr) {
 					t.Fatalf("%v; the client: %v", err, wantErr)
 				}
@@ -107,9 +107,9 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 					t.Fatal(diff)
 				}
 				before := server.sent.Load()
-				again, err := recent.GetWithStatuses(ctx, "clusters", id)
+				again, err := cache.GetWithStatuses(ctx, "clusters", id)
 				sent := server.sent.Load() - before
-				if kept := err == nil && len(got.JSON) <= limit/maxShare; kept != (err == nil && sent == 0) {
+				if kept := err == nil && len(got.JSON) <= limit/8; kept != (err == nil && sent == 0) {
 					t.Fatalf("a second read of %d bytes: CLM sent %d resources", len(got.JSON), sent)
 				}
 				if diff := cmp.Diff(got, again, cmpopts.IgnoreFields(Resource{}, "Derived")); diff != "" {
@@ -118,12 +118,12 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 			},
 			"": func(t *rapid.T) {
 				size := 0
-				for e := recent.order.Front(); e != nil; e = e.Next() {
-					size += len(e.Value.(*keptResource).resource.JSON)
+				for e := cache.order.Front(); e != nil; e = e.Next() {
+					size += len(e.Value.(*cacheEntry).resource.JSON)
 				}
-				if size != recent.size || size > limit || len(recent.kept) != recent.order.Len() {
-					t.Fatalf("%d bytes of %d resources are kept, and %d of %d are counted", size, recent.order.Len(),
-						recent.size, len(recent.kept))
+				if size != cache.size || size > limit || len(cache.entries) != cache.order.Len() {
+					t.Fatalf("%d bytes of %d resources are kept, and %d of %d are counted", size, cache.order.Len(),
+						cache.size, len(cache.entries))
 				}
 			},
 		})
@@ -131,13 +131,13 @@ func TestRecentReadsWhatTheClientReads(t *testing.T) {
 }
 
 // The resource that was not read for the longest time makes room for another.
-func TestRecentKeepsWhatIsRead(t *testing.T) {
+func TestACacheKeepsWhatIsRead(t *testing.T) {
 	server, clm := startResourceServer(t, map[string]serverResource{})
-	recent := NewRecent(clm, 9*600) // nine of the ten below
+	cache := NewResourceCache(clm, 9*600) // nine of the ten below
 	read := func(id string) (sent int64) {
 		t.Helper()
 		before := server.sent.Load()
-		if _, err := recent.GetWithStatuses(WithTenant(t.Context(), "one"), "clusters", id); err != nil {
+		if _, err := cache.GetWithStatuses(WithTenant(t.Context(), "one"), "clusters", id); err != nil {
 			t.Fatal(err)
 		}
 		return server.sent.Load() - before
@@ -158,15 +158,15 @@ func TestRecentKeepsWhatIsRead(t *testing.T) {
 
 // What was derived from a resource is gone when the resource changes. Run with the race detector: readers share
 // resources.
-func TestRecentSharesAResource(t *testing.T) {
+func TestACacheSharesAResource(t *testing.T) {
 	server, clm := startResourceServer(t, map[string]serverResource{"a": {"one", 1, 10}})
-	recent := NewRecent(clm, 1<<20)
+	cache := NewResourceCache(clm, 1<<20)
 	ctx := WithTenant(context.Background(), "one")
 	var readers sync.WaitGroup
 	for range 4 {
 		readers.Go(func() {
 			for range 50 {
-				r, err := recent.GetWithStatuses(ctx, "clusters", "a")
+				r, err := cache.GetWithStatuses(ctx, "clusters", "a")
 				if err != nil {
 					t.Error(err)
 					return
@@ -184,7 +184,7 @@ func TestRecentSharesAResource(t *testing.T) {
 		})
 	}
 	readers.Wait()
-	r, err := recent.GetWithStatuses(ctx, "clusters", "a")
+	r, err := cache.GetWithStatuses(ctx, "clusters", "a")
 	if err != nil || !json.Valid(r.JSON) || r.Version != server.resources["a"].version {
 		t.Errorf("at last: %s, %v", r.JSON, err)
 	}
