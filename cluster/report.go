@@ -165,6 +165,7 @@ type HostedClusterData struct {
 	Endpoint      Endpoint          `json:"endpoint"`
 	Version       string            `json:"version"`     // of Kubernetes, with which the control plane was ready last
 	Power         string            `json:"power"`       // Awake, Asleep or Waking
+	Serving       bool              `json:"serving"`     // when hosting reported last, also on an earlier generation
 	Move          json.RawMessage   `json:"move"`        // as fleet's Placement has it
 	MoveStatus    json.RawMessage   `json:"move_status"` // see MoveReport
 	Degraded      string            `json:"degraded"`

@@ -89,7 +89,7 @@ func clusterPhase(r clm.Resource, reports cluster.Reports, data cluster.HostedCl
 	switch {
 	case r.DeletedTime != nil:
 		return Deleting, string(cluster.ReasonDeleting), deletionMessage(r, reports)
-	case plane.Status == cluster.StatusTrue && !isCurrent:
+	case plane.Status == cluster.StatusTrue && !isCurrent, servesBeforeChange(plane, data):
 		return Ready, string(cluster.ReasonUpdating), "the control plane serves; the latest change is under way"
 	case plane.Status == cluster.StatusTrue && data.Degraded != "":
 		return Ready, Degraded, data.Degraded
@@ -106,6 +106,13 @@ func clusterPhase(r clm.Resource, reports cluster.Reports, data cluster.HostedCl
 		return Failed, plane.Reason, plane.Message
 	}
 	return Provisioning, cmp.Or(plane.Reason, string(Provisioning)), cmp.Or(plane.Message, data.Progressing, ordering)
+}
+
+// servesBeforeChange reports whether the control plane serves and its management cluster has not acted on the latest
+// change yet. Available is False then, because it is about the latest generation.
+func servesBeforeChange(available clm.AdapterCondition, data cluster.HostedClusterData) bool {
+	reason := cluster.Reason(available.Reason)
+	return data.Serving && (reason == cluster.ReasonOrdered || reason == cluster.ReasonUpdating)
 }
 
 // OfNodePool computes the status of a node pool from its resource, which has its
