@@ -293,7 +293,7 @@ func TestI7AnAgentSpeaksForItselfOnly(t *testing.T) {
 func TestWhatIsDownIs503(t *testing.T) {
 	pg := pgtest.StartServer(t)
 	site := newSiteOn(t, pgtest.NewDatabase(t, pg.Cluster))
-	m := site.start()
+	m := site.start(func(o *Options) { o.Adapt = nil }) // the limits of production
 	c := m.consumer("mc1")
 	src := m.source()
 	src.create("mc1", "w1", 1)

@@ -20,6 +20,7 @@ import (
 	"atoll.dev/internal/pgtest"
 	"atoll.dev/internal/rest"
 	"atoll.dev/pki"
+	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
@@ -77,7 +78,8 @@ func (s *site) startUnready(change ...func(*Options)) *instance {
 	s.T.Helper()
 	ops := rest.NewOps()
 	o := Options{
-		DSN: s.dsn, Broker: s.broker.Address, BrokerTLS: s.ClientTLS(pki.ServiceName("maestro"), "broker"),
+		DSN: s.dsn, Adapt: store.Options.Patient,
+		Broker: s.broker.Address, BrokerTLS: s.ClientTLS(pki.ServiceName("maestro"), "broker"),
 		HTTP: testsite.Listen(s.T), GRPC: testsite.Listen(s.T),
 		HTTPTLS: s.ServerTLS("maestro"), GRPCTLS: s.ServerTLS("maestro"),
 		MayCall: func(peer string) bool { return strings.HasPrefix(peer, "system:") || peer == "operator" },

@@ -189,7 +189,7 @@ func TestABrokenListDoesNotLookWhole(t *testing.T) {
 // TestSlowReadersLeaveConnectionsForOthers holds long lists unread, more than
 // there are connections.
 func TestSlowReadersLeaveConnectionsForOthers(t *testing.T) {
-	m := newSite(t).filled(2000, 16<<10, func(o *Options) { o.MaxConns = 8 })
+	m := newSite(t).filled(2000, 16<<10, func(o *Options) { o.MaxConns, o.Adapt = 8, nil })
 	done := make(chan *http.Response, 12)
 	for range cap(done) {
 		go func() {

@@ -102,6 +102,9 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	}
 	metrics := newMetrics(o.Metrics)
 	options := database.Options(o.DSN, o.MaxConns, o.Logger)
+	if o.Adapt != nil {
+		options = o.Adapt(options)
+	}
 	options.Envelope, options.SealingProgress = o.Envelope, metrics.sealing()
 	st, err := store.Open(ctx, options)
 	if err != nil {

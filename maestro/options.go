@@ -15,6 +15,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro/presence"
 	"atoll.dev/maestro/rpcauth"
+	"atoll.dev/store"
 )
 
 // Options are the parameters of New. DSN, HTTP and GRPC are needed, and Broker
@@ -26,6 +27,10 @@ type Options struct {
 
 	DSN      string // of the database maestro; no other service reads it
 	MaxConns int    // connections to the database; default 16, and a few more for the feed
+
+	// Adapt changes the options of the store; nil: it opens as a service does. Tests of something else than the limits
+	// of the store give store.Options.Patient.
+	Adapt func(store.Options) store.Options
 
 	// Envelope wraps the keys that encrypt the contents of Secrets in the database; nil: they are stored in clear.
 	Envelope envelope.KMS

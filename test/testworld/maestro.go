@@ -10,6 +10,7 @@ import (
 	"atoll.dev/internal/rest"
 	"atoll.dev/maestro"
 	"atoll.dev/pki"
+	"atoll.dev/store"
 	"atoll.dev/test/testsite"
 )
 
@@ -58,9 +59,9 @@ func (m *Maestro) Start() {
 		return l
 	}
 	ops := rest.NewOps()
-	o := maestro.Options{DSN: m.o.DSN, Ops: ops, Metrics: ops.Registry, Logger: s.Log.With("part", "Maestro"),
-		ShutdownGrace: time.Second,
-		MayCall:       func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) }}
+	o := maestro.Options{DSN: m.o.DSN, Adapt: store.Options.Patient,
+		Ops: ops, Metrics: ops.Registry, Logger: s.Log.With("part", "Maestro"), ShutdownGrace: time.Second,
+		MayCall: func(peer string) bool { return access.MayCall(access.MaestroHTTP, pki.Name(peer)) }}
 	if m.o.Broker != nil {
 		o.Broker = m.o.Broker.Address
 		o.BrokerTLS = s.ClientTLS(pki.ServiceName("maestro"), "broker")
