@@ -25,6 +25,7 @@ import (
 	"atoll.dev/backup"
 	"atoll.dev/hosting/controlplane"
 	"atoll.dev/internal/atomicfile"
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -194,7 +195,7 @@ func (d *Drills) Run(ctx context.Context, changed func(controlplane.ID)) error {
 	wait := d.state.untilNext(d.o.Every, time.Now())
 	d.mu.Unlock()
 	again := min(d.o.Every, lookAgain)
-	for pause(ctx, wait) == nil {
+	for pause.For(ctx, wait) {
 		d.mu.Lock()
 		s := d.state
 		d.mu.Unlock()
@@ -274,21 +275,9 @@ func (d *Drills) discardAll(ctx context.Context) {
 				d.o.Log.Warn("a scratch plane could not be deleted; it is tried again", "plane", id.String(), "error", err)
 				wait = min(2*wait, lookAgain)
 			}
-			if pause(ctx, wait) != nil {
+			if !pause.For(ctx, wait) {
 				return
 			}
 		}
-	}
-}
-
-// pause waits; the error is that ctx has ended.
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return ctx.Err()
 	}
 }

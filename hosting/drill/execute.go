@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -72,8 +73,8 @@ func (d *Drills) checkBackup(ctx context.Context, p plan) (c controlplane.Scratc
 	order := controlplane.RestoreOrder{ID: orderID, Source: p.Plane, At: p.Second, Release: last.Served}
 	data, err := d.o.Backups.PrepareScratch(ctx, scratch, order)
 	if errors.Is(err, controlplane.ErrBadBackup) { // read it again: it may have expired, and be half deleted
-		if err := pause(ctx, confirmAfter); err != nil {
-			return c, err
+		if !pause.For(ctx, confirmAfter) {
+			return c, ctx.Err()
 		}
 		data, err = d.o.Backups.PrepareScratch(ctx, scratch, order)
 	}
@@ -133,8 +134,8 @@ func (d *Drills) awaitReady(ctx context.Context, scratch controlplane.ID) error 
 			return errors.Join(err, fmt.Errorf("%w: the machine has %d MiB of memory available",
 				controlplane.ErrNoRoom, machine.Memory>>20))
 		}
-		if err := pause(ctx, pollEvery); err != nil {
-			return fmt.Errorf("the scratch plane is %s: %w", o.State, err)
+		if !pause.For(ctx, pollEvery) {
+			return fmt.Errorf("the scratch plane is %s: %w", o.State, ctx.Err())
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/metadata"
 
 	"atoll.dev/hosting/controlplane"
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -46,8 +47,8 @@ func checkSecrets(ctx context.Context, admin controlplane.Admin, revision int64,
 		}
 		if err != nil {
 			tries++
-			if err := pause(ctx, time.Second); err != nil {
-				return err
+			if !pause.For(ctx, time.Second) {
+				return ctx.Err()
 			}
 			continue
 		}
