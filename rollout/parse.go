@@ -162,7 +162,7 @@ func (r Rollout) check() error {
 	for i, g := range r.Gates {
 		named := slices.ContainsFunc(r.Gates[:i], func(before Gate) bool { return before.Name == g.Name })
 		refuse(named, fmt.Sprintf("gates[%d].name", i), "two gates have the name %s", g.Name)
-		if err := g.check(r.Prometheus != ""); err != nil {
+		if err := g.check(r.Prometheus); err != nil {
 			mistakes = append(mistakes, r.errorf(fmt.Sprintf("gates[%d]", i), "%s", err))
 		}
 	}
@@ -214,7 +214,8 @@ func lineOf(err error) int {
 	return 0
 }
 
-func (g Gate) check(hasPrometheus bool) error {
+// check returns the first mistake of a gate. prometheus is the URL that the rollout names; "": it names none.
+func (g Gate) check(prometheus string) error {
 	for _, limit := range []*float64{g.AtLeast, g.AtMost} {
 		if limit != nil && !isFinite(*limit) {
 			return fmt.Errorf("a limit of the gate %s is no finite number", g.Name)
@@ -231,7 +232,7 @@ func (g Gate) check(hasPrometheus bool) error {
 		return errors.New("the gate has no name")
 	case kinds != 1:
 		return fmt.Errorf("the gate %s must have one of query, burn and url", g.Name)
-	case g.URL == "" && !hasPrometheus:
+	case g.URL == "" && prometheus == "":
 		return fmt.Errorf("the gate %s asks Prometheus, and the rollout names no prometheus", g.Name)
 	case g.Query != "" && g.AtLeast == nil && g.AtMost == nil:
 		return fmt.Errorf("the gate %s has neither atLeast nor atMost", g.Name)

@@ -77,7 +77,7 @@ func (p Plan) Step(s State, seen Observation, now time.Time) (State, []Effect) {
 		return s, recovered
 	}
 	unreadable := firstUnreadable(s, seen)
-	s, soaked := p.addSoak(s, unreadable == "", now)
+	s, soaked := p.addSoak(s, unreadable, now)
 	if s.Phase == Done {
 		return s, soaked
 	}
@@ -136,9 +136,10 @@ func firstUnreadable(s State, seen Observation) Target {
 }
 
 // addSoak adds the time since the last observation to the soak of the wave, if all targets of the wave are
-// healthy. When the soak is long enough it goes on to the next wave, and after the last wave the rollout is
-// done.
-func (p Plan) addSoak(s State, allPass bool, now time.Time) (State, []Effect) {
+// healthy and unreadable, the result of firstUnreadable, is "". When the soak is long enough it goes on to the
+// next wave, and after the last wave the rollout is done.
+func (p Plan) addSoak(s State, unreadable Target, now time.Time) (State, []Effect) {
+	allPass := unreadable == ""
 	var effects []Effect
 	for s.Wave < len(p.Waves) && p.isWaveHealthy(s, p.Waves[s.Wave]) {
 		w := p.Waves[s.Wave]

@@ -14,8 +14,9 @@ import (
 
 // TestNoFunctionHasABooleanParameter finds declared functions, function literals and function types with a parameter
 // of type bool: a call such as ServerTLS(true) cannot be read without the declaration (decision 80). testdata/booleans
-// has the exceptions, one "FILE FUNCTION" a line: setters of one state, conversions of a predicate, and methods of
-// foreign interfaces. -update removes lines without a function; a new line is added by hand, with a reason in review.
+// has the exceptions, one "FILE FUNCTION" a line: conversions of a predicate, literals that check a condition, and
+// methods of foreign interfaces. -update removes lines without a function; a new line is added by hand, with a reason
+// in review.
 func TestNoFunctionHasABooleanParameter(t *testing.T) {
 	const list = "testdata/booleans"
 	data, err := os.ReadFile(list)
