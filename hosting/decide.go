@@ -1,6 +1,7 @@
 package hosting
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -84,43 +85,61 @@ type decision struct {
 // A spec that is invalid, refused or paused changes nothing: the plane runs as at its
 // last start, and the report has the reason.
 func decide(s situation, now time.Time) decision {
-	last := s.Plane.LastStart
+	var d decision
 	wantedName := serverName(s.Cluster)
-	r, again := judgeSpec(s, wantedName, now)
-	r.Generation, r.Endpoint, r.Order = s.Cluster.Generation, s.Endpoint, s.Restore
-	r.Rotations, r.Move = s.Rotations, s.Move
-	d := decision{Again: again}
-	d.Spec = controlplane.Spec{
-		Name: s.Cluster.Name, Release: r.Release, ServerNames: []string{wantedName},
-		ServiceCIDR: serviceCIDR(s.Cluster.Spec), Data: last.Data, Rotations: last.Rotations,
-		Size: cluster.Size(s.Cluster.Labels[hypershift.SizeLabel]), Nodes: s.Nodes,
-	}
-	if d.Spec.ServiceCIDR == "" {
-		d.Spec.ServiceCIDR = cluster.DefaultServiceNetwork
-	}
-	wanted := r.Release
-	if len(r.Problems) > 0 || r.Refused != nil || r.Paused {
-		wanted = ""
-	} else if s.Refused != nil {
-		r.Failure = s.Refused
+	d.Report, d.Again = judgeSpec(s, wantedName, now)
+	d.Report.Generation, d.Report.Endpoint, d.Report.Order = s.Cluster.Generation, s.Endpoint, s.Restore
+	d.Report.Rotations, d.Report.Move = s.Rotations, s.Move
+	d.Spec = wantedSpec(s, wantedName, d.Report.Release)
+	c := d.orderChanges(s, now)
+	d.Report.Release = d.Spec.Release
+	d.Report.Image = cluster.ReleaseImage(string(d.Spec.Release))
+	dataMissing := !c.ReplacesData && s.lacksData()
+	if dataMissing { // a new plane would be empty and call itself available
+		d.Report.Failure = &controlplane.Failure{
+			Reason:  controlplane.DataMissing,
+			Message: "the plane has run before, and its data is not in hosting's data directory",
+		}
 		d.Again = earlier(d.Again, blockedRetry)
 	}
-	isReplaced := s.Restore.isPrepared()
-	isRotating := haveUnreportedStep(s.Rotations, last.Rotations)
-	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has
-	// ended.
-	isRotated := last.WasReady && !isReplaced && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
-	isDelayed := isRotating && !isOpen(s.Upgrade) && wanted != "" && wanted != last.Served
-	if isDelayed { // and no upgrade begins until a step that has begun is done
-		r.Delayed = fmt.Sprintf("the upgrade to %s waits until a step of the rotation of a key is done", wanted)
-		wanted = ""
+	p := d.decidePower(s, c, now)
+	if s.isAway() {
+		d.reportAway(s)
 	}
-	route := wantedName
-	arrives := isArriving(last)
-	if arrives || s.Move.mustStop() { // the next upgrade begins when the plane has been ready where it has moved to
-		wanted = ""
+	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !s.isAway() &&
+		(c.ReplacesData || !s.Restore.needsDataToStart(s.Plane.LastStart))
+	d.orderRoute(s, router.Route{
+		ServerName: c.Route, Backend: s.Plane.Backend,
+		// Connections wait while the data or keys are replaced.
+		Asleep: p.Shut || c.Replaces || c.IsUnfinished && s.Plane.ReadySince.IsZero(),
+	})
+	return d
+}
+
+// wantedSpec returns the plane of the cluster's spec, with the data and keys of the last start.
+func wantedSpec(s situation, name string, release controlplane.Version) controlplane.Spec {
+	last := s.Plane.LastStart
+	return controlplane.Spec{
+		Name: s.Cluster.Name, Release: release, ServerNames: []string{name},
+		ServiceCIDR: cmp.Or(serviceCIDR(s.Cluster.Spec), cluster.DefaultServiceNetwork),
+		Data:        last.Data, Rotations: last.Rotations,
+		Size: cluster.Size(s.Cluster.Labels[hypershift.SizeLabel]), Nodes: s.Nodes,
 	}
-	next := nextUpgrade(s.Upgrade, wanted, s.Plane, s.Upgrades, now)
+}
+
+// changes are the differences between a decision's plane and the last start.
+type changes struct {
+	Route        string // the server name of connections
+	ReplacesData bool   // by that of a prepared restore
+	Replaces     bool   // the data or keys
+	IsUnfinished bool   // a restore or a step of a rotation has begun and is not reported as done
+}
+
+// orderChanges decides which of the changes of the spec, the upgrade, the restore and the rotations the plane of d.Spec
+// gets now. It takes the others out of d.Spec, and the report has the reason.
+func (d *decision) orderChanges(s situation, now time.Time) changes {
+	r, last := &d.Report, s.Plane.LastStart
+	next := nextUpgrade(s.Upgrade, d.nextRelease(s), s.Plane, s.Upgrades, now)
 	brought := arrivalOf(s, r.Release, now)
 	if s.Upgrade == nil && brought.Upgrade != nil {
 		next = brought.Upgrade
@@ -128,83 +147,113 @@ func decide(s situation, now time.Time) decision {
 	if s.Shown == nil {
 		r.Brought = brought.Restore
 	}
+	c := changes{Route: d.Spec.ServerNames[0], ReplacesData: s.Restore.isPrepared()}
+	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has
+	// ended.
+	rotates := last.WasReady && !c.ReplacesData && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
 	// Before a change of the upgrade is in the status, the plane does not get the names either: the runtime may refuse
 	// the release.
-	isHeld := r.Failure != nil || !sameUpgrade(s.Upgrade, next) || r.Brought != nil
-	isHeld = isHeld || len(r.Problems) > 0 || r.Refused != nil || r.Paused
-	if isHeld || isDelayed || arrives {
+	isHeld := r.Failure != nil || r.forbidsChanges() || !sameUpgrade(s.Upgrade, next) || r.Brought != nil
+	if isHeld || r.Delayed != "" || isArriving(last) {
 		d.Spec.Release, d.Spec.ServerNames = last.Release, last.ServerNames
 		d.Spec.EmulatedVersion = last.EmulatedVersion
-		isReplaced, isRotated = isReplaced && !isHeld, false
+		c.ReplacesData, rotates = c.ReplacesData && !isHeld, false
 		if len(last.ServerNames) > 0 {
-			route = last.ServerNames[0]
+			c.Route = last.ServerNames[0]
 		}
 	}
-	if brought.Release != "" && isReplaced {
+	if brought.Release != "" && c.ReplacesData {
 		d.Spec.Release, d.Spec.EmulatedVersion = brought.Release, ""
 	}
-	d.Report = r
 	d.orderUpgrade(s, next, now)
 	if r.Brought != nil {
 		d.Again = earlier(d.Again, confirmInterval) // after the status has it
 	}
-	if isReplaced {
+	if c.ReplacesData {
 		d.Spec.Data = s.Restore.Order.ID
 	}
-	if isReplaced && s.Restore.IsArrival && s.Restore.Prepared.Departure != nil {
+	if c.ReplacesData && s.Restore.IsArrival && s.Restore.Prepared.Departure != nil {
 		d.Spec.Rotations = s.Restore.Prepared.Departure.Rotations
 	}
-	if isRotated {
+	if rotates {
 		d.Spec.Rotations = rotationsAtNextStart(s.Rotations, last.Rotations)
 	}
-	r = d.Report
-	r.Release = d.Spec.Release
-	r.Image = cluster.ReleaseImage(string(r.Release))
-	dataMissing := !isReplaced && !s.Plane.Running && !s.Plane.HasData &&
-		(last.WasReady || wasCompleted(s.Cluster.Status))
-	if dataMissing { // a new plane would be empty and call itself available
-		r.Failure = &controlplane.Failure{
-			Reason:  controlplane.DataMissing,
-			Message: "the plane has run before, and its data is not in hosting's data directory",
-		}
+	c.Replaces = c.ReplacesData || d.Spec.Rotations != last.Rotations
+	c.IsUnfinished = s.Restore.isUnfinished() || s.isRotating()
+	return c
+}
+
+// nextRelease returns the release to which the next upgrade goes; "" while none may begin. The report has the reason.
+func (d *decision) nextRelease(s situation) controlplane.Version {
+	r, last := &d.Report, s.Plane.LastStart
+	wanted := r.Release
+	if r.forbidsChanges() {
+		wanted = ""
+	} else if s.Refused != nil {
+		r.Failure = s.Refused
 		d.Again = earlier(d.Again, blockedRetry)
 	}
+	if s.isRotating() && !isOpen(s.Upgrade) && wanted != "" && wanted != last.Served {
+		r.Delayed = fmt.Sprintf("the upgrade to %s waits until a step of the rotation of a key is done", wanted)
+		wanted = ""
+	}
+	if isArriving(last) || s.Move.mustStop() { // it begins when the plane has been ready where it has moved to
+		wanted = ""
+	}
+	return wanted
+}
 
+// decidePower decides whether the plane sleeps.
+func (d *decision) decidePower(s situation, c changes, now time.Time) powerDecision {
 	d.Hibernation = s.Hibernation.next(s.Cluster, now)
-	demand := powerOf(s, d.Hibernation, route, now)
+	demand := powerOf(s, d.Hibernation, c.Route, now)
 	// A hibernated plane wakes for the replacement of its data or keys, and sleeps when it has been ready.
-	isChanged := isReplaced || d.Spec.Rotations != last.Rotations
-	isUnfinished := s.Restore.isUnfinished() || isRotating
-	demand.Hibernated = demand.Hibernated && !isChanged && !isUnfinished && !awaitNodes(s.Rotations, last.Rotations)
+	demand.Hibernated = demand.Hibernated && !c.Replaces && !c.IsUnfinished &&
+		!awaitNodes(s.Rotations, s.Plane.LastStart.Rotations)
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
-	r.Power = p.State
-	isAway := s.Superseded || s.Move.mustStop()
-	switch {
-	case s.Move.mustStop():
-		r.Failure = s.Move.failure()
+	d.Report.Power = p.State
+	return p
+}
+
+// reportAway writes into the report why the plane does not run on this management cluster any more.
+func (d *decision) reportAway(s situation) {
+	if s.Move.mustStop() {
+		d.Report.Failure = s.Move.failure()
 		if !s.Move.hasLeft() {
 			d.Again = earlier(d.Again, blockedRetry)
 		}
-	case s.Superseded:
-		r.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
-			Message: "another management cluster, or a copy of this one's disk, has the plane; this one never runs it again"}
+		return
 	}
-	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !isAway && (isReplaced || !s.Restore.needsDataToStart(last))
-	// Connections wait while the data or keys are replaced.
-	shut := p.Shut || isChanged || isUnfinished && s.Plane.ReadySince.IsZero()
-	// Otherwise there was never a plane here; or another management cluster has it.
-	if s.Move.mustStop() { // connections wait until the other side can answer them
-		d.Route = router.Route{ServerName: route, Asleep: true}
-		if s.Move.hasLeft() {
-			d.Forward = s.Move.Leaving.Endpoint
-			d.Route = router.Route{ServerName: route, Backend: d.Forward}
-		}
-	} else if !s.Superseded && (len(last.ServerNames) > 0 || d.Spec.Release != "") {
-		d.Route = router.Route{ServerName: route, Backend: s.Plane.Backend, Asleep: shut}
+	d.Report.Failure = &controlplane.Failure{Reason: controlplane.MovedAway,
+		Message: "another management cluster, or a copy of this one's disk, has the plane; this one never runs it again"}
+}
+
+// orderRoute decides where connections to the plane go. here is the route to the plane on this management cluster.
+func (d *decision) orderRoute(s situation, here router.Route) {
+	switch {
+	case s.Move.hasLeft():
+		d.Forward = s.Move.Leaving.Endpoint
+		d.Route = router.Route{ServerName: here.ServerName, Backend: d.Forward}
+	case s.Move.mustStop(): // connections wait until the other side can answer them
+		d.Route = router.Route{ServerName: here.ServerName, Asleep: true}
+	case s.Superseded: // another management cluster has the plane
+	case len(s.Plane.LastStart.ServerNames) > 0 || d.Spec.Release != "": // otherwise there was never a plane here
+		d.Route = here
 	}
-	d.Report = r
-	return d
+}
+
+// isRotating reports whether a step of a rotation has begun and is not reported as done.
+func (s situation) isRotating() bool {
+	return haveUnreportedStep(s.Rotations, s.Plane.LastStart.Rotations)
+}
+
+// isAway reports whether another management cluster has the plane, or gets it.
+func (s situation) isAway() bool { return s.Superseded || s.Move.mustStop() }
+
+// lacksData reports whether the plane has run before and its data is lost.
+func (s situation) lacksData() bool {
+	return !s.Plane.Running && !s.Plane.HasData && (s.Plane.LastStart.WasReady || wasCompleted(s.Cluster.Status))
 }
 
 // judgeSpec checks the spec. again is the time until a pause ends by itself; 0: it does

@@ -1,9 +1,7 @@
 package hosting
 
 import (
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -12,7 +10,6 @@ import (
 	"atoll.dev/api/hypershift"
 	"atoll.dev/api/rotation"
 	"atoll.dev/backup"
-	"atoll.dev/cluster"
 	"atoll.dev/hosting/controlplane"
 )
 
@@ -110,6 +107,17 @@ func (r report) sleeps() bool {
 	return (r.Power == asleep || r.Power == waking) && r.Plane.LastStart.WasReady && r.Plane.Failure == nil
 }
 
+// forbidsChanges reports whether the spec is invalid, refused or paused, so that the plane stays as it is.
+func (r report) forbidsChanges() bool { return len(r.Problems) > 0 || r.Refused != nil || r.Paused }
+
+// failure returns what has failed: hosting's own failure before the plane's; nil: nothing.
+func (r report) failure() *controlplane.Failure {
+	if r.Failure != nil {
+		return r.Failure
+	}
+	return r.Plane.Failure
+}
+
 // upgrading reports whether the plane is between two releases.
 func (r report) upgrading() bool {
 	return r.Release != "" && r.Plane.LastStart.WasReady && (r.Plane.LastStart.Release != r.Release)
@@ -136,182 +144,4 @@ func decideVersion(before *hypershift.ClusterVersionStatus, r report, now time.T
 	}
 	v.History = v.History[:min(len(v.History), maxHistory)]
 	return &v
-}
-
-// decideConditions computes all conditions, without times and generation.
-func decideConditions(r report) []metav1.Condition {
-	good := func(kind, message string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reasonAsExpected, Message: message}
-	}
-	bad := func(kind, reason, message string) metav1.Condition {
-		return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
-	}
-	failed := r.Failure
-	if failed == nil {
-		failed = r.Plane.Failure
-	}
-	var list []metav1.Condition
-	add := func(c metav1.Condition) { list = append(list, c) }
-
-	switch {
-	case len(r.Problems) > 0:
-		add(bad(hypershift.ValidConfiguration, reasonInvalid, strings.Join(r.Problems, "; ")))
-	default:
-		add(good(hypershift.ValidConfiguration, "the configuration is valid"))
-	}
-	add(good(hypershift.SupportedHostedCluster, "hosting runs clusters of this kind"))
-	if r.Refused != nil {
-		add(bad(hypershift.ValidReleaseImage, r.Refused.Reason, r.Refused.Message))
-	} else {
-		add(good(hypershift.ValidReleaseImage, "the release is in the catalogue"))
-	}
-	switch {
-	case r.Paused:
-		add(bad(hypershift.ReconciliationActive, reasonPaused,
-			"spec.pausedUntil holds changes up; the plane stays as it is"))
-	case r.PauseError != nil:
-		add(good(hypershift.ReconciliationActive, "spec.pausedUntil is ignored: "+r.PauseError.Error()))
-		list[len(list)-1].Reason = reasonInvalidPause
-	default:
-		add(good(hypershift.ReconciliationActive, "the cluster is kept as its spec requires"))
-	}
-	if failed != nil {
-		add(bad(hypershift.ReconciliationSucceeded, string(failed.Reason), failed.Message))
-	} else {
-		add(good(hypershift.ReconciliationSucceeded, "nothing failed"))
-	}
-
-	// The plane's directory, port and program.
-	switch {
-	case failed != nil && failed.Reason != controlplane.PlaneFailed && failed.Reason != controlplane.PlaneHangs &&
-		failed.Reason != controlplane.OutOfMemory:
-		add(bad(hypershift.InfrastructureReady, string(failed.Reason), failed.Message))
-	case r.Plane.Backend == "":
-		add(bad(hypershift.InfrastructureReady, "WaitingOnInfrastructureReady", "the plane has no place yet"))
-	default:
-		message := "directory, port and program of the plane are there"
-		if len(r.Plane.Walls) > 0 {
-			message += "; walls: " + strings.Join(r.Plane.Walls, ", ")
-		}
-		add(good(hypershift.InfrastructureReady, message))
-	}
-
-	why, message := r.reason(failed)
-	probe := func(kind string, failing []string, text string) {
-		switch {
-		case (r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready) && len(failing) == 0:
-			add(good(kind, text))
-		case r.Plane.State == controlplane.Unready:
-			add(bad(kind, "NotReady", "not well: "+strings.Join(r.Plane.FailingParts, ", ")))
-		default:
-			add(bad(kind, why, message))
-		}
-	}
-	var etcdFailing []string // without the API server nobody can ask etcd
-	for _, part := range r.Plane.FailingParts {
-		if part == "etcd" || part == controlplane.APIServer {
-			etcdFailing = append(etcdFailing, part)
-		}
-	}
-	probe(hypershift.EtcdAvailable, etcdFailing, "etcd answers")
-	probe(hypershift.KubeAPIServerAvailable, r.Plane.FailingParts, "the API server answers")
-
-	switch {
-	case r.Plane.State == controlplane.Ready:
-		add(good(hypershift.Available, "the hosted control plane is available"))
-	case r.sleeps():
-		add(metav1.Condition{Type: hypershift.Available, Status: metav1.ConditionTrue, Reason: why, Message: message})
-	default:
-		add(bad(hypershift.Available, why, message))
-	}
-	switch {
-	case r.Refused != nil, len(r.Problems) > 0:
-		reason, text := reasonInvalid, strings.Join(r.Problems, "; ")
-		if r.Refused != nil {
-			reason, text = r.Refused.Reason, r.Refused.Message
-		}
-		add(bad(hypershift.Progressing, reason, "the plane stays as it is: "+text))
-	case r.Delayed != "":
-		add(metav1.Condition{Type: hypershift.Progressing, Status: metav1.ConditionTrue, Reason: "Upgrading",
-			Message: r.Delayed})
-	case r.Power == asleep, r.serves(), r.Plane.State == controlplane.Unready:
-		add(bad(hypershift.Progressing, reasonAsExpected, "nothing is going on"))
-	default:
-		add(metav1.Condition{Type: hypershift.Progressing, Status: metav1.ConditionTrue, Reason: why, Message: message})
-	}
-	switch {
-	case failed != nil:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: string(failed.Reason),
-			Message: failed.Message})
-	case r.Plane.State == controlplane.Unready:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue, Reason: "NotReady",
-			Message: "not well: " + strings.Join(r.Plane.FailingParts, ", ")})
-	case r.Plane.Store.Corrupt:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
-			Reason: string(cluster.ReasonEtcdCorrupt), Message: "etcd has found damage in its data"})
-	case r.Plane.Store.Full:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
-			Reason: string(cluster.ReasonEtcdFull), Message: fmt.Sprintf("etcd is full (%d MiB): "+
-				"the cluster answers reads and refuses writes; "+
-				"delete objects, and it accepts writes again within a minute", r.Plane.Store.Quota>>20)})
-	case r.Backup != nil && r.Backup.Failing != "":
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
-			Reason: string(cluster.ReasonBackupFailing), Message: "the backup fails: " + r.Backup.Failing})
-	case r.DrillFailed != "":
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
-			Reason: string(cluster.ReasonDrillFailed), Message: r.DrillFailed})
-	case len(r.IssuerProblems) > 0:
-		add(metav1.Condition{Type: hypershift.Degraded, Status: metav1.ConditionTrue,
-			Reason: string(cluster.ReasonIssuerUnreachable), Message: strings.Join(r.IssuerProblems, "; ")})
-	default:
-		add(bad(hypershift.Degraded, reasonAsExpected, "nothing is wrong"))
-	}
-	switch {
-	case !r.HasIssuers:
-	case len(r.IssuerProblems) > 0:
-		add(bad(hypershift.ValidIDPConfiguration, string(cluster.ReasonIssuerUnreachable),
-			strings.Join(r.IssuerProblems, "; ")))
-	default:
-		add(good(hypershift.ValidIDPConfiguration, "the keys of all issuers are known"))
-	}
-	switch { // a backup that has stored nothing yet, and does not fail, changes nothing
-	case r.Backup != nil && r.Backup.Failing != "":
-		add(bad(hypershift.BackedUp, string(cluster.ReasonBackupFailing), r.Backup.Failing))
-	case r.DrillFailed != "":
-		add(bad(hypershift.BackedUp, string(cluster.ReasonDrillFailed), r.DrillFailed))
-	case r.Backup == nil:
-	case !r.Backup.Stored.IsZero():
-		add(good(hypershift.BackedUp, "every acknowledged write is stored within 10 s"))
-	}
-	return list
-}
-
-// reason returns why a plane does not serve.
-func (r report) reason(failed *controlplane.Failure) (reason, message string) {
-	switch {
-	case failed != nil:
-		return string(failed.Reason), failed.Message
-	case r.sleeps() && r.Power == asleep:
-		return "Asleep", "the plane sleeps; a connection wakes it"
-	case r.sleeps():
-		return "Waking", "the plane wakes up for who asked for it"
-	case r.Plane.State == controlplane.Unready:
-		return "NotReady", "not well: " + strings.Join(r.Plane.FailingParts, ", ")
-	case r.Release == "" && r.Refused != nil:
-		return r.Refused.Reason, r.Refused.Message
-	case r.Release == "" && len(r.Problems) > 0:
-		return reasonInvalid, strings.Join(r.Problems, "; ")
-	case r.Release == "" && r.Paused:
-		return reasonPaused, "spec.pausedUntil holds the first start up"
-	case r.Order.needsDataToStart(r.Plane.LastStart) && r.Order.IsRecovery:
-		return r.Order.recoveryReason()
-	case r.Order.needsDataToStart(r.Plane.LastStart) && r.Order.isFailed():
-		return string(cluster.ReasonRestoreFailed), "the data of the other cluster could not be restored; " +
-			"delete this cluster and order another restore"
-	case r.Order.needsDataToStart(r.Plane.LastStart), r.Order.isPrepared(), r.Order.isUnfinished():
-		return string(cluster.ReasonRestoring), "the plane gets data from its backup"
-	case r.upgrading():
-		return "Upgrading", "the plane goes over to " + string(r.Release)
-	}
-	return "PlaneStarting", "the plane starts"
 }
