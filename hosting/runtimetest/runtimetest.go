@@ -53,113 +53,19 @@ func Run(t *testing.T, newRuntime func(*testing.T) hosting.Planes) {
 	defer func() { s.close() }()
 
 	t.Log("a plane that never existed")
-	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
-		t.Errorf("observed: %+v", o)
-	}
-	s.notServing()
-	s.must(s.planes.Sleep(s.id))
-	s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
-
+	s.checkAbsent()
 	t.Log("ordered, it becomes ready; ordered again, it is the same")
-	s.must(s.planes.Ensure(s.id, s.spec))
-	first := s.ready()
-	if !first.Running || first.Backend == "" || !first.LastStart.WasReady || first.LastStart.Release != s.spec.Release ||
-		!slices.Equal(first.LastStart.ServerNames, s.spec.ServerNames) || first.LastStart.ServiceCIDR != s.spec.ServiceCIDR {
-		t.Errorf("observed: %+v", first)
-	}
-	s.serves(s.spec.ServerNames[0])
-	s.write("first")
-	authority := s.authority()
-	s.must(s.planes.Ensure(s.id, s.spec))
-	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
-		t.Errorf("ordered twice, it was ready at %s, then at %s", first.ReadySince, o.ReadySince)
-	}
-	if !slices.Contains(s.planes.List(), s.id) {
-		t.Errorf("the list is %v", s.planes.List())
-	}
-
+	first := s.checkStart()
 	t.Log("it refuses a release that cannot run, and goes on")
-	refused := s.spec
-	refused.Release = missingRelease
-	err := s.planes.Ensure(s.id, refused)
-	if failure, ok := errors.AsType[*controlplane.Failure](err); !ok || failure.Reason != controlplane.BinaryMissing {
-		t.Errorf("a release that is missing: %v", err)
-	}
-	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
-		t.Error("the refused order restarted it")
-	}
-
+	s.checkRefusal(first)
 	t.Log("asleep it keeps its data and authority; other orders count until it is down")
-	s.must(s.planes.Sleep(s.id))
-	down := s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
-	if !down.HasData || down.LastStart.Release != s.spec.Release || !down.LastStart.WasReady {
-		t.Errorf("asleep: %+v", down)
-	}
-	s.notServing()
-	s.signs(authority)
-	s.must(s.planes.Ensure(s.id, s.spec))
-	s.ready()
-	s.has("first")
-	s.must(s.planes.Sleep(s.id))
-	s.must(s.planes.Ensure(s.id, s.spec))
-	s.ready()
-	s.has("first")
-
+	s.checkSleep()
 	t.Log("another release, name and keys replace it, with its data")
-	s.spec.Release, s.spec.ServerNames = Releases[1], []string{"hc-renamed.example"}
-	s.spec.ServiceCIDR = "172.16.0.0/16"
-	s.spec.Rotations = controlplane.Rotations{Encryption: rotation.Order{ID: "r1", Step: rotation.Prepare}}
-	s.must(s.planes.Ensure(s.id, s.spec))
-	s.await("the replacement", func(o controlplane.Observation) bool {
-		return o.State == controlplane.Ready && o.LastStart.Release == s.spec.Release
-	})
-	if o := s.observe(); o.LastStart.ServiceCIDR != "172.30.0.0/16" {
-		t.Errorf("the network of Services became %s", o.LastStart.ServiceCIDR)
-	}
-	s.serves("hc-renamed.example")
-	s.has("first")
-	if o := s.observe(); o.LastStart.Rotations != s.spec.Rotations {
-		t.Errorf("the rotations are %+v", o.LastStart.Rotations)
-	}
-	s.encryptedBy("r1")
-	replaced := s.observe()
-
+	replaced := s.checkReplacement()
 	t.Log("it outlives its runtime; two runtimes are never open")
-	if _, err := newRuntime(t).Open(t.Context(), func(controlplane.ID) {}); err == nil {
-		t.Error("a second runtime was opened")
-	}
-	s.close()
-	s.open()
-	if o := s.observe(); !o.Running {
-		t.Errorf("a new runtime observes %+v", o)
-	}
-	s.must(s.planes.Ensure(s.id, s.spec))
-	if o := s.ready(); o.Backend != replaced.Backend {
-		t.Errorf("it moved from %s to %s", replaced.Backend, o.Backend)
-	}
-	s.has("first")
-	if !bytes.Equal(s.authority(), authority) {
-		t.Error("its authority is another")
-	}
-
+	s.checkSecondRuntime(replaced)
 	t.Log("discarded, nothing is left; a new plane of the name is empty")
-	s.discard()
-	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
-		t.Errorf("discarded: %+v", o)
-	}
-	if slices.Contains(s.planes.List(), s.id) {
-		t.Errorf("discarded, and listed: %v", s.planes.List())
-	}
-	s.notServing()
-	s.must(s.planes.Ensure(s.id, s.spec))
-	s.ready()
-	if _, err := s.configMaps().Get(t.Context(), "first", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
-		t.Errorf("data of the discarded plane: %v", err)
-	}
-	if bytes.Equal(s.authority(), authority) {
-		t.Error("the authority of the discarded plane is used again")
-	}
-	s.discard()
+	s.checkDiscard()
 }
 
 // suite is a run of the suite with one plane.
@@ -172,6 +78,134 @@ type suite struct {
 	planes  hosting.Planes
 	close   func() // of the open runtime
 	changes chan struct{}
+
+	firstAuthority []byte // of the plane that checkStart has started
+}
+
+// checkAbsent checks a plane that never existed.
+func (s *suite) checkAbsent() {
+	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
+		s.Errorf("observed: %+v", o)
+	}
+	s.notServing()
+	s.must(s.planes.Sleep(s.id))
+	s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
+}
+
+// checkStart checks that an ordered plane becomes ready, and is the same when it is ordered again. It returns the plane
+// when it became ready.
+func (s *suite) checkStart() controlplane.Observation {
+	s.must(s.planes.Ensure(s.id, s.spec))
+	first := s.ready()
+	if !first.Running || first.Backend == "" || !first.LastStart.WasReady || first.LastStart.Release != s.spec.Release ||
+		!slices.Equal(first.LastStart.ServerNames, s.spec.ServerNames) || first.LastStart.ServiceCIDR != s.spec.ServiceCIDR {
+		s.Errorf("observed: %+v", first)
+	}
+	s.serves(s.spec.ServerNames[0])
+	s.write("first")
+	s.firstAuthority = s.authority()
+	s.must(s.planes.Ensure(s.id, s.spec))
+	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
+		s.Errorf("ordered twice, it was ready at %s, then at %s", first.ReadySince, o.ReadySince)
+	}
+	if !slices.Contains(s.planes.List(), s.id) {
+		s.Errorf("the list is %v", s.planes.List())
+	}
+	return first
+}
+
+// checkRefusal checks that the plane refuses a release that cannot run, and goes on as first.
+func (s *suite) checkRefusal(first controlplane.Observation) {
+	refused := s.spec
+	refused.Release = missingRelease
+	err := s.planes.Ensure(s.id, refused)
+	if failure, ok := errors.AsType[*controlplane.Failure](err); !ok || failure.Reason != controlplane.BinaryMissing {
+		s.Errorf("a release that is missing: %v", err)
+	}
+	if o := s.ready(); !o.ReadySince.Equal(first.ReadySince) {
+		s.Error("the refused order restarted it")
+	}
+}
+
+// checkSleep checks that a plane that sleeps keeps its data and authority, and that an order before its end counts.
+func (s *suite) checkSleep() {
+	s.must(s.planes.Sleep(s.id))
+	down := s.await("down", func(o controlplane.Observation) bool { return o.State == controlplane.Down && !o.Running })
+	if !down.HasData || down.LastStart.Release != s.spec.Release || !down.LastStart.WasReady {
+		s.Errorf("asleep: %+v", down)
+	}
+	s.notServing()
+	s.signs(s.firstAuthority)
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	s.has("first")
+	s.must(s.planes.Sleep(s.id))
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	s.has("first")
+}
+
+// checkReplacement checks that a plane of another release, name and keys replaces it, with its data. It returns the new
+// plane.
+func (s *suite) checkReplacement() controlplane.Observation {
+	s.spec.Release, s.spec.ServerNames = Releases[1], []string{"hc-renamed.example"}
+	s.spec.ServiceCIDR = "172.16.0.0/16"
+	s.spec.Rotations = controlplane.Rotations{Encryption: rotation.Order{ID: "r1", Step: rotation.Prepare}}
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.await("the replacement", func(o controlplane.Observation) bool {
+		return o.State == controlplane.Ready && o.LastStart.Release == s.spec.Release
+	})
+	if o := s.observe(); o.LastStart.ServiceCIDR != "172.30.0.0/16" {
+		s.Errorf("the network of Services became %s", o.LastStart.ServiceCIDR)
+	}
+	s.serves("hc-renamed.example")
+	s.has("first")
+	if o := s.observe(); o.LastStart.Rotations != s.spec.Rotations {
+		s.Errorf("the rotations are %+v", o.LastStart.Rotations)
+	}
+	s.encryptedBy("r1")
+	return s.observe()
+}
+
+// checkSecondRuntime checks that two runtimes are never open, and that the plane goes on when its runtime ends.
+func (s *suite) checkSecondRuntime(replaced controlplane.Observation) {
+	if _, err := s.newRuntime(s.T).Open(s.Context(), func(controlplane.ID) {}); err == nil {
+		s.Error("a second runtime was opened")
+	}
+	s.close()
+	s.open()
+	if o := s.observe(); !o.Running {
+		s.Errorf("a new runtime observes %+v", o)
+	}
+	s.must(s.planes.Ensure(s.id, s.spec))
+	if o := s.ready(); o.Backend != replaced.Backend {
+		s.Errorf("it moved from %s to %s", replaced.Backend, o.Backend)
+	}
+	s.has("first")
+	if !bytes.Equal(s.authority(), s.firstAuthority) {
+		s.Error("its authority is another")
+	}
+}
+
+// checkDiscard checks that nothing is left of a discarded plane, and that a new plane of its name is empty.
+func (s *suite) checkDiscard() {
+	s.discard()
+	if o := s.observe(); o.State != controlplane.Down || o.Running || o.HasData || o.LastStart.Release != "" {
+		s.Errorf("discarded: %+v", o)
+	}
+	if slices.Contains(s.planes.List(), s.id) {
+		s.Errorf("discarded, and listed: %v", s.planes.List())
+	}
+	s.notServing()
+	s.must(s.planes.Ensure(s.id, s.spec))
+	s.ready()
+	if _, err := s.configMaps().Get(s.Context(), "first", metav1.GetOptions{}); !apierrors.IsNotFound(err) {
+		s.Errorf("data of the discarded plane: %v", err)
+	}
+	if bytes.Equal(s.authority(), s.firstAuthority) {
+		s.Error("the authority of the discarded plane is used again")
+	}
+	s.discard()
 }
 
 func (s *suite) open() {
