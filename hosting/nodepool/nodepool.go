@@ -263,9 +263,18 @@ func (k *reconciler) reconcile(ctx context.Context, key loop.Key, object *unstru
 	case !deleting && !hasFinalizer(object):
 		return 0, k.addFinalizer(ctx, object) // the watch delivers the changed object, which reconciles it
 	}
+	return k.reconcileNodes(ctx, object, pool, hc, admin, now)
+}
 
+// reconcileNodes makes the machines and Nodes of a pool whose plane serves, and reports them. It finishes the deletion
+// of a pool without nodes. It returns the time to the next call at the latest; 0: after the next change.
+func (k *reconciler) reconcileNodes(ctx context.Context, object *unstructured.Unstructured, pool *hypershift.NodePool,
+	hc *hypershift.HostedCluster, admin controlplane.Admin, now time.Time,
+) (time.Duration, error) {
+	deleting := object.GetDeletionTimestamp() != nil
+	cluster := clusterOf(object)
 	plane := k.planes.open(cluster, admin)
-	nodes, err := plane.nodesOf(ctx, key.Name)
+	nodes, err := plane.nodesOf(ctx, pool.Name)
 	if err != nil {
 		return 0, k.finishOverdueDeletion(ctx, object, cluster, pool, err)
 	}
