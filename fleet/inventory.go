@@ -84,83 +84,111 @@ func newInventory() *inventory {
 func (inv *inventory) apply(d store.Document, now time.Time) (mayHaveRoom bool, err error) {
 	switch d.Kind {
 	case kindMC:
-		if d.Scope != "" {
-			return false, nil
-		}
-		have, known := inv.mcs[cluster.ManagementClusterID(d.ID)]
-		if known && have.doc.Version > d.Version {
-			return false, nil
-		}
-		if !known || !have.doc.SameState(d) {
-			fresh := mcEntry{decodedMC: decodeMC(d), removed: d.Removed, reportMovedAt: now}
-			if known && fresh.reportTime().Equal(have.reportTime()) {
-				fresh.reportMovedAt = have.reportMovedAt
-			}
-			inv.mcs[cluster.ManagementClusterID(d.ID)] = fresh
-		}
-		inv.updateLost(cluster.ManagementClusterID(d.ID))
-		return !d.Removed && (!known || have.doc.Version != d.Version), nil
+		return inv.applyManagementCluster(d, now), nil
 	case KindPlacement:
-		have, known := inv.entries[d.ID]
-		if known && have.version >= d.Version {
-			return false, nil
-		}
-		p, err := reservationOf(d)
-		if err != nil {
-			return false, err
-		}
-		e := placementEntry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID,
-			demand: p.Demand, created: d.CreatedAt}
-		if p.OrphanedTime != nil {
-			e.orphanedAt = *p.OrphanedTime
-		}
-		if delete(inv.forwarding, d.ID); p.Move != nil && !e.removed {
-			if e.reservedOn = p.Move.ReservedOn; !p.Move.isOver() {
-				e.phase = p.Move.Phase
-			}
-			if p.Move.Phase == api.Forwarding {
-				inv.forwarding[d.ID] = p.Move.ChangedTime
-			}
-			if p.Move.Phase == api.Ending && p.Move.IsRecovery {
-				e.recovered = p.Move.FromID
-			}
-		}
-		if delete(inv.recovering, d.ID); e.phase == api.Recovering && e.orphanedAt.IsZero() {
-			inv.recovering[d.ID] = e.cluster
-		}
-		frees := known && (have.reservedOn != e.reservedOn || have.mc == e.mc && e.mc != "" &&
-			!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))
-		if delete(inv.growing, d.ID); p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
-			e.growth = growth(p.Demand.Amounts, p.Size, p.WantedSize)
-			inv.growing[d.ID] = true
-		}
-		inv.addToSum(have, -1)
-		inv.addToSum(e, 1)
-		inv.countRecovered(have, -1)
-		inv.countRecovered(e, 1)
-		if e.isWaiting() {
-			demand, err := json.Marshal(p.Demand)
-			if err != nil {
-				return false, fmt.Errorf("reading %s: %w", d.ID, err)
-			}
-			e.demandKey = string(demand)
-		} else if e.growth == nil {
-			delete(inv.requests, d.ID)
-		}
-		if known && have.isWaiting() {
-			inv.waiting--
-		}
-		if e.isWaiting() {
-			inv.waiting++
-		}
-		inv.sortedWaiting = nil
-		inv.entries[d.ID] = e
-		inv.lostChanged = inv.lostChanged || inv.lost[e.mc]
-		// Fleet may have decided that a placement waits before it had seen room that the feed has reported
-		// since.
-		return e.isWaiting() || e.removed || frees || e.growth != nil, nil
+		return inv.applyPlacement(d)
 	}
 	return false, nil
+}
+
+// applyManagementCluster is apply for a management cluster.
+func (inv *inventory) applyManagementCluster(d store.Document, now time.Time) (mayHaveRoom bool) {
+	if d.Scope != "" {
+		return false
+	}
+	id := cluster.ManagementClusterID(d.ID)
+	have, known := inv.mcs[id]
+	if known && have.doc.Version > d.Version {
+		return false
+	}
+	if !known || !have.doc.SameState(d) {
+		fresh := mcEntry{decodedMC: decodeMC(d), removed: d.Removed, reportMovedAt: now}
+		if known && fresh.reportTime().Equal(have.reportTime()) {
+			fresh.reportMovedAt = have.reportMovedAt
+		}
+		inv.mcs[id] = fresh
+	}
+	inv.updateLost(id)
+	return !d.Removed && (!known || have.doc.Version != d.Version)
+}
+
+// applyPlacement is apply for a placement.
+func (inv *inventory) applyPlacement(d store.Document) (mayHaveRoom bool, err error) {
+	have, known := inv.entries[d.ID]
+	if known && have.version >= d.Version {
+		return false, nil
+	}
+	p, err := reservationOf(d)
+	if err != nil {
+		return false, err
+	}
+	e, err := newPlacementEntry(d, p)
+	if err != nil {
+		return false, err
+	}
+	frees := known && (have.reservedOn != e.reservedOn || have.mc == e.mc && e.mc != "" &&
+		!reflect.DeepEqual(have.demand.Amounts, e.demand.Amounts))
+	inv.indexPlacement(d.ID, p, e)
+	inv.addToSum(have, -1)
+	inv.addToSum(e, 1)
+	inv.countRecovered(have, -1)
+	inv.countRecovered(e, 1)
+	if !e.isWaiting() && e.growth == nil {
+		delete(inv.requests, d.ID)
+	}
+	if known && have.isWaiting() {
+		inv.waiting--
+	}
+	if e.isWaiting() {
+		inv.waiting++
+	}
+	inv.sortedWaiting = nil
+	inv.entries[d.ID] = e
+	inv.lostChanged = inv.lostChanged || inv.lost[e.mc]
+	// Fleet may have decided that a placement waits before it had seen room that the feed has reported
+	// since.
+	return e.isWaiting() || e.removed || frees || e.growth != nil, nil
+}
+
+// newPlacementEntry returns the entry of a placement's document.
+func newPlacementEntry(d store.Document, p reservation) (placementEntry, error) {
+	e := placementEntry{version: d.Version, removed: d.Removed, cluster: p.ClusterID, mc: p.ManagementClusterID,
+		demand: p.Demand, created: d.CreatedAt}
+	if p.OrphanedTime != nil {
+		e.orphanedAt = *p.OrphanedTime
+	}
+	if p.Move != nil && !e.removed {
+		if e.reservedOn = p.Move.ReservedOn; !p.Move.isOver() {
+			e.phase = p.Move.Phase
+		}
+		if p.Move.Phase == api.Ending && p.Move.IsRecovery {
+			e.recovered = p.Move.FromID
+		}
+	}
+	if p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
+		e.growth = growth(p.Demand.Amounts, p.Size, p.WantedSize)
+	}
+	if e.isWaiting() {
+		demand, err := json.Marshal(p.Demand)
+		if err != nil {
+			return e, fmt.Errorf("reading %s: %w", d.ID, err)
+		}
+		e.demandKey = string(demand)
+	}
+	return e, nil
+}
+
+// indexPlacement records whether a placement forwards, recovers or grows. id is its document's.
+func (inv *inventory) indexPlacement(id string, p reservation, e placementEntry) {
+	if delete(inv.forwarding, id); p.Move != nil && !e.removed && p.Move.Phase == api.Forwarding {
+		inv.forwarding[id] = p.Move.ChangedTime
+	}
+	if delete(inv.recovering, id); e.phase == api.Recovering && e.orphanedAt.IsZero() {
+		inv.recovering[id] = e.cluster
+	}
+	if delete(inv.growing, id); p.WantedSize != "" && !e.removed && e.orphanedAt.IsZero() {
+		inv.growing[id] = true
+	}
 }
 
 // addToSum adds a placement's reservations, multiplied by times, to the sums of its management clusters. A waiting or
