@@ -168,10 +168,6 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 			groups = append(groups, g)
 		}
 	}
-	var list []any
-	for _, g := range groups {
-		list = append(list, g)
-	}
 	rbac := func(resource string) schema.GroupVersionResource {
 		return schema.GroupVersionResource{Group: "rbac.authorization.k8s.io", Version: "v1", Resource: resource}
 	}
@@ -179,7 +175,6 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 	if err != nil {
 		return nil, err
 	}
-	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
 	object := func(gvr schema.GroupVersionResource, kind, name, namespace string, rest map[string]any) bootstrapObject {
 		md := map[string]any{"name": name, "labels": map[string]any{"app.kubernetes.io/managed-by": "atoll"}}
 		if namespace != "" {
@@ -195,23 +190,13 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 		}
 		return bootstrapObject{gvr, &unstructured.Unstructured{Object: obj}}
 	}
-	roles := []any{
-		map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
-		// The API server's default roles grant discovery and health, too, but a new API
-		// server creates these roles a second or two after its start.
-		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*",
-			"/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
-		// The agent checks the rights of a work's executor; the answer is only yes or no.
-		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"},
-			"verbs": []any{"create"}},
-	}
 	objects := []bootstrapObject{
 		{customResources, crd},
 		object(namespaces, "Namespace", o.Namespace, "", nil),
 		object(schema.GroupVersionResource{Version: "v1", Resource: "serviceaccounts"}, "ServiceAccount", o.Name,
 			o.Namespace, nil),
 		object(rbac("clusterroles"), "ClusterRole", o.Name, "",
-			map[string]any{"rules": append(roles, executors[""]...)}),
+			map[string]any{"rules": append(agentRules(groups), executors[""]...)}),
 		object(rbac("clusterrolebindings"), "ClusterRoleBinding", o.Name, "", map[string]any{
 			"roleRef":  map[string]any{"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": o.Name},
 			"subjects": []any{map[string]any{"kind": "ServiceAccount", "name": o.Name, "namespace": o.Namespace}},
@@ -239,6 +224,25 @@ func bootstrapObjects(o BootstrapOptions) ([]bootstrapObject, error) {
 			}))
 	}
 	return objects, nil
+}
+
+// agentRules returns the rules of the agent in the whole cluster: everything in the API groups.
+func agentRules(groups []string) []any {
+	var list []any
+	for _, g := range groups {
+		list = append(list, g)
+	}
+	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"}
+	return []any{
+		map[string]any{"apiGroups": list, "resources": []any{"*"}, "verbs": verbs},
+		// The API server's default roles grant discovery and health, too, but a new API
+		// server creates these roles a second or two after its start.
+		map[string]any{"nonResourceURLs": []any{"/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*",
+			"/version", "/healthz", "/livez", "/readyz"}, "verbs": []any{"get"}},
+		// The agent checks the rights of a work's executor; the answer is only yes or no.
+		map[string]any{"apiGroups": []any{"authorization.k8s.io"}, "resources": []any{"subjectaccessreviews"},
+			"verbs": []any{"create"}},
+	}
 }
 
 // executorRules returns the rules that let the agent impersonate executors, by namespace;

@@ -156,7 +156,14 @@ func (c *core) step(ev event, now time.Time) []effect {
 		c.handleSent(ev)
 	case evTick:
 	}
-	for len(c.timers) > 0 && !c.timers[0].at.After(now) {
+	c.runDueTimers()
+	c.sendQueued()
+	return c.pendingEffects
+}
+
+// runDueTimers handles the timers that are due, in the order of their times.
+func (c *core) runDueTimers() {
+	for len(c.timers) > 0 && !c.timers[0].at.After(c.now) {
 		t := heap.Pop(&c.timers).(timer)
 		switch t.id {
 		case retryTimer:
@@ -169,8 +176,6 @@ func (c *core) step(ev event, now time.Time) []effect {
 			c.advanceByID(t.id)
 		}
 	}
-	c.sendQueued()
-	return c.pendingEffects
 }
 
 // nextWake returns the time by which step must be called again; zero: no timer
