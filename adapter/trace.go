@@ -129,15 +129,34 @@ func (t *Trace) WriteJSON(w io.Writer, detail Detail) error {
 // WriteText writes the trace as text, for people.
 func (t *Trace) WriteText(w io.Writer, detail Detail) error {
 	var b bytes.Buffer
-	r := t.Result
 	fmt.Fprintf(&b, "Dry run of event %s (%s)\n", t.EventID, t.EventType)
-
-	t.head(&b, 1, "Parameters", ParamExtraction, "")
-	for _, name := range slices.Sorted(maps.Keys(r.Params)) {
-		if name != "adapter" {
-			fmt.Fprintf(&b, "  %-20s = %s\n", name, compactValue(r.Params[name]))
+	t.writeParameters(&b)
+	t.writePreconditions(&b)
+	t.writeResources(&b, detail)
+	t.writePostActions(&b)
+	if len(t.Result.Warnings) > 0 {
+		b.WriteString("\nExpressions that failed; null or their defaults stand in their places\n")
+		for _, err := range t.Result.Warnings {
+			fmt.Fprintf(&b, "  %v\n", err)
 		}
 	}
+	t.writeRequests(&b, detail)
+	fmt.Fprintf(&b, "\nResult: %s\n", strings.ToUpper(string(t.Result.Status)))
+	_, err := w.Write(b.Bytes())
+	return err
+}
+
+func (t *Trace) writeParameters(b *bytes.Buffer) {
+	t.head(b, 1, "Parameters", ParamExtraction, "")
+	for _, name := range slices.Sorted(maps.Keys(t.Result.Params)) {
+		if name != "adapter" {
+			fmt.Fprintf(b, "  %-20s = %s\n", name, compactValue(t.Result.Params[name]))
+		}
+	}
+}
+
+func (t *Trace) writePreconditions(b *bytes.Buffer) {
+	r := t.Result
 	state := ""
 	if r.Errors[ParamExtraction] != nil {
 		state = "SKIPPED"
@@ -148,46 +167,54 @@ func (t *Trace) WriteText(w io.Writer, detail Detail) error {
 			state = "NOT MET"
 		}
 	}
-	t.head(&b, 2, "Preconditions", Preconditions, state)
+	t.head(b, 2, "Preconditions", Preconditions, state)
 	for i, p := range r.Preconditions {
 		word := map[bool]string{true: "PASS", false: "NOT MET"}[p.Matched]
 		if p.Status == Failed {
 			word = "FAIL"
 		}
-		fmt.Fprintf(&b, "  [%d/%d] %-30s %s\n", i+1, len(r.Preconditions), p.Name, word)
+		fmt.Fprintf(b, "  [%d/%d] %-30s %s\n", i+1, len(r.Preconditions), p.Name, word)
 		for _, name := range slices.Sorted(maps.Keys(p.Captured)) {
-			fmt.Fprintf(&b, "    captured %s = %s\n", name, compactValue(p.Captured[name]))
+			fmt.Fprintf(b, "    captured %s = %s\n", name, compactValue(p.Captured[name]))
 		}
-		problemLine(&b, p.Err)
+		problemLine(b, p.Err)
 	}
-	state = ""
+}
+
+// writeResources writes the phase of the resources, and the objects that expressions find.
+func (t *Trace) writeResources(b *bytes.Buffer, detail Detail) {
+	r := t.Result
+	state := ""
 	if r.Skipped {
 		state = "SKIPPED"
 	}
-	t.head(&b, 3, "Resources", Resources, state)
+	t.head(b, 3, "Resources", Resources, state)
 	if r.Skipped {
-		fmt.Fprintf(&b, "  reason: %s\n", r.SkipReason)
+		fmt.Fprintf(b, "  reason: %s\n", r.SkipReason)
 	}
 	for i, x := range r.Resources {
 		word := strings.ToUpper(string(x.Operation))
 		if x.Status == Failed {
 			word = strings.TrimSpace("FAILED " + word)
 		}
-		fmt.Fprintf(&b, "  [%d/%d] %-30s %s\n", i+1, len(r.Resources), x.Name, word)
-		fmt.Fprintf(&b, "    %s %s\n", x.Kind, strings.TrimPrefix(x.Namespace+"/"+x.ObjectName, "/"))
-		problemLine(&b, x.Err)
+		fmt.Fprintf(b, "  [%d/%d] %-30s %s\n", i+1, len(r.Resources), x.Name, word)
+		fmt.Fprintf(b, "    %s %s\n", x.Kind, strings.TrimPrefix(x.Namespace+"/"+x.ObjectName, "/"))
+		problemLine(b, x.Err)
 		if detail == WithBodies {
-			t.applied(&b, x)
+			t.applied(b, x)
 		}
 	}
 	if len(r.Discovered) > 0 {
 		b.WriteString("\nFound (resources.* of expressions)\n")
 		for _, name := range slices.Sorted(maps.Keys(r.Discovered)) {
-			fmt.Fprintf(&b, "  %s = %s\n", name, compactValue(r.Discovered[name]))
+			fmt.Fprintf(b, "  %s = %s\n", name, compactValue(r.Discovered[name]))
 		}
 	}
-	t.head(&b, 4, "Post actions", PostActions, "")
-	for i, a := range r.PostActions {
+}
+
+func (t *Trace) writePostActions(b *bytes.Buffer) {
+	t.head(b, 4, "Post actions", PostActions, "")
+	for i, a := range t.Result.PostActions {
 		word := "EXECUTED"
 		switch a.Status {
 		case Skip:
@@ -195,26 +222,20 @@ func (t *Trace) WriteText(w io.Writer, detail Detail) error {
 		case Failed:
 			word = "FAILED"
 		}
-		fmt.Fprintf(&b, "  [%d/%d] %-30s %s\n", i+1, len(r.PostActions), a.Name, word)
-		problemLine(&b, a.Err)
+		fmt.Fprintf(b, "  [%d/%d] %-30s %s\n", i+1, len(t.Result.PostActions), a.Name, word)
+		problemLine(b, a.Err)
 	}
-	if len(r.Warnings) > 0 {
-		b.WriteString("\nExpressions that failed; null or their defaults stand in their places\n")
-		for _, err := range r.Warnings {
-			fmt.Fprintf(&b, "  %v\n", err)
-		}
-	}
+}
+
+func (t *Trace) writeRequests(b *bytes.Buffer, detail Detail) {
 	b.WriteString("\nRequests\n")
 	for _, c := range t.Calls {
-		fmt.Fprintf(&b, "  %s %s -> %d\n", c.Method, c.URL, c.Status)
+		fmt.Fprintf(b, "  %s %s -> %d\n", c.Method, c.URL, c.Status)
 		if detail == WithBodies {
-			body(&b, "sent", c.Request)
-			body(&b, "received", c.Response)
+			body(b, "sent", c.Request)
+			body(b, "received", c.Response)
 		}
 	}
-	fmt.Fprintf(&b, "\nResult: %s\n", strings.ToUpper(string(r.Status)))
-	_, err := w.Write(b.Bytes())
-	return err
 }
 
 func (t *Trace) head(b *bytes.Buffer, n int, title string, p Phase, state string) {
