@@ -101,12 +101,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
 	metrics := newMetrics(o.Metrics)
-	options := database.Options(o.DSN, o.MaxConns, o.Logger)
-	if o.Adapt != nil {
-		options = o.Adapt(options)
-	}
-	options.Envelope, options.SealingProgress = o.Envelope, metrics.sealing()
-	st, err := store.Open(ctx, options)
+	st, err := openStore(ctx, o, metrics)
 	if err != nil {
 		return nil, fmt.Errorf("maestro: %w", err)
 	}
@@ -121,6 +116,26 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		auth:     auth,
 		watches:  rest.NewWatchLimits(o.WatchesPerCaller),
 	}
+	if err := s.connect(ctx); err != nil {
+		st.Close()
+		return nil, fmt.Errorf("maestro: %w", err)
+	}
+	return s, nil
+}
+
+// openStore opens the database, bringing its schema up to date.
+func openStore(ctx context.Context, o Options, metrics *metrics) (*store.Store, error) {
+	options := database.Options(o.DSN, o.MaxConns, o.Logger)
+	if o.Adapt != nil {
+		options = o.Adapt(options)
+	}
+	options.Envelope, options.SealingProgress = o.Envelope, metrics.sealing()
+	return store.Open(ctx, options)
+}
+
+// connect makes the parts of the server that use its store and each other, and adds their readiness checks.
+func (s *Server) connect(ctx context.Context) (err error) {
+	o, st := s.opts, s.store
 	s.records = records.New(records.Options{
 		Store:          st,
 		Agents:         agentOrders{s},
@@ -131,11 +146,10 @@ func New(ctx context.Context, o Options) (*Server, error) {
 		Logger:         o.Logger,
 	})
 	s.peers, err = peers.Open(ctx, peers.Options{
-		Store: st, AskAll: func() { s.comparer.AskAll() }, DeadServers: metrics.deadServers, Logger: o.Logger,
+		Store: st, AskAll: func() { s.comparer.AskAll() }, DeadServers: s.metrics.deadServers, Logger: o.Logger,
 	})
 	if err != nil {
-		st.Close()
-		return nil, fmt.Errorf("maestro: %w", err)
+		return err
 	}
 	s.contacts = presence.New(presence.Options{
 		Store:       st,
@@ -147,8 +161,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	})
 	s.feed = st.NewBroadcast(s.contacts.ForgetRemoved)
 	if err := s.feed.Begin(ctx); err != nil {
-		st.Close()
-		return nil, fmt.Errorf("maestro: %w", err)
+		return err
 	}
 	if o.Broker != "" {
 		s.bus = s.newBus()
@@ -172,7 +185,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 			o.Ops.Check("broker", s.bus.Check)
 		}
 	}
-	return s, nil
+	return nil
 }
 
 // dispatchOptions returns the parts of the server that the delivery of works uses.

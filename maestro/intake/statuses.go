@@ -106,67 +106,13 @@ func (in *Intake) storeBundleStatuses(
 ) (outcome, error) {
 	o := outcome{id: id, consumer: events[0].Topic, ack: ledger.Acknowledgement{ID: id}}
 	above := int64(0)
-	d, _, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) error {
-		have, err := bundle.StatusOf(*d)
-		if err != nil {
-			return err
-		}
-		for _, ev := range events {
-			v := bundle.DecideStatus(*d, have, sequence, *ev, in.o.SourceID)
-			if v.Drop != "" {
-				o.drops = append(o.drops, drop{v.Drop, ev})
-				if v.Drop == bundle.DropFuture {
-					above = max(above, ev.Record.Version)
-				}
-				if v.Resend {
-					o.lost = &delivery.Work{Consumer: work.Consumer(d.Scope), ID: work.ID(d.ID), Generation: d.Generation}
-				}
-				continue
-			}
-			o.acked = true
-			o.ack.Generation = max(o.ack.Generation, v.Acknowledges)
-			if ev.Record.Sequence != "" {
-				sequence = ev.Record.Sequence
-				o.ack.Sequence = sequence
-			}
-			if v.Acknowledges == d.Generation {
-				o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
-				o.ack.Hash = ev.Record.Hash // the agent's hash, also when the content did not change
-			}
-			if v.Replace && ev.Record.Type == work.StatusResyncResponse {
-				o.replaced = true
-			}
-			if v.Replace || v.Remove {
-				spec, err := bundle.SpecOf(*d)
-				if err != nil {
-					return err
-				}
-				have = ev.Record
-				have.Offset = spec.Offset
-				if o.ack.Hash, err = bundle.HashOf(have); err != nil {
-					return err
-				}
-				if d.Status, err = bundle.Marshal(have); err != nil {
-					return err
-				}
-			}
-			if v.Remove {
-				o.removed, o.ack.Gone = true, true
-				return nil // later statuses are about the removed work
-			}
-		}
-		return nil
+	d, _, err := tx.Update(ctx, bundle.Kind, string(id), 0, func(d *store.Document) (err error) {
+		above, err = in.applyStatuses(d, &o, sequence, events)
+		return err
 	})
 	if errors.Is(err, store.ErrNotFound) {
-		for _, ev := range events {
-			if ev.Deleted {
-				if ok, err := ledger.ConfirmDeletion(ctx, tx, ev.Topic, id); ok || err != nil {
-					return o, err
-				}
-			}
-			o.drops = append(o.drops, drop{bundle.DropUnknown, ev})
-		}
-		return o, nil
+		err := o.confirmDeletion(ctx, tx, events)
+		return o, err
 	}
 	if err != nil {
 		return o, err
@@ -189,6 +135,77 @@ func (in *Intake) storeBundleStatuses(
 		}
 	}
 	return o, nil
+}
+
+// applyStatuses sets the status of a bundle's document to that of the last event, and records in o what becomes of each
+// event. sequence is the last one stored. above is the highest generation of a status that the bundle has not reached;
+// 0: there is none.
+func (in *Intake) applyStatuses(d *store.Document, o *outcome, sequence string, events []*bundle.StatusEvent) (
+	above int64, err error,
+) {
+	have, err := bundle.StatusOf(*d)
+	if err != nil {
+		return 0, err
+	}
+	for _, ev := range events {
+		v := bundle.DecideStatus(*d, have, sequence, *ev, in.o.SourceID)
+		if v.Drop != "" {
+			o.drops = append(o.drops, drop{v.Drop, ev})
+			if v.Drop == bundle.DropFuture {
+				above = max(above, ev.Record.Version)
+			}
+			if v.Resend {
+				o.lost = &delivery.Work{Consumer: work.Consumer(d.Scope), ID: work.ID(d.ID), Generation: d.Generation}
+			}
+			continue
+		}
+		o.acked = true
+		o.ack.Generation = max(o.ack.Generation, v.Acknowledges)
+		if ev.Record.Sequence != "" {
+			sequence = ev.Record.Sequence
+			o.ack.Sequence = sequence
+		}
+		if v.Acknowledges == d.Generation {
+			o.ack.ReceivedAt, o.ack.AppliedAt = ev.ReceivedAt, ev.AppliedAt
+			o.ack.Hash = ev.Record.Hash // the agent's hash, also when the content did not change
+		}
+		if v.Replace && ev.Record.Type == work.StatusResyncResponse {
+			o.replaced = true
+		}
+		if v.Replace || v.Remove {
+			spec, err := bundle.SpecOf(*d)
+			if err != nil {
+				return above, err
+			}
+			have = ev.Record
+			have.Offset = spec.Offset
+			if o.ack.Hash, err = bundle.HashOf(have); err != nil {
+				return above, err
+			}
+			if d.Status, err = bundle.Marshal(have); err != nil {
+				return above, err
+			}
+		}
+		if v.Remove {
+			o.removed, o.ack.Gone = true, true
+			return above, nil // later statuses are about the removed work
+		}
+	}
+	return above, nil
+}
+
+// confirmDeletion ends a deletion that the ledger has when an event reports it, for a bundle that does not exist. It
+// records the events before that as dropped.
+func (o *outcome) confirmDeletion(ctx context.Context, tx *store.Tx, events []*bundle.StatusEvent) error {
+	for _, ev := range events {
+		if ev.Deleted {
+			if ok, err := ledger.ConfirmDeletion(ctx, tx, ev.Topic, o.id); ok || err != nil {
+				return err
+			}
+		}
+		o.drops = append(o.drops, drop{bundle.DropUnknown, ev})
+	}
+	return nil
 }
 
 // reportOutcome passes the committed outcome of a bundle to metrics, log and delivery.
