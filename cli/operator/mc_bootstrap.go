@@ -18,9 +18,7 @@ import (
 )
 
 func mcBootstrap(session *terminal.Session) *cobra.Command {
-	var kubeconfig, out, hostingOut, pullSecret string
-	var show bool
-	o := agent.BootstrapOptions{}
+	var f bootstrapFlags
 	cmd := &cobra.Command{
 		Use:   "bootstrap",
 		Short: "Prepare a cluster for its agent: CRD, service account, bounded rights",
@@ -47,57 +45,79 @@ that hosted clusters get. A cluster with HyperShift does not need --hosting-out.
   atoll mc bootstrap --show`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if show {
-				data, err := agent.Manifests(o)
-				if err == nil && hostingOut != "" {
-					data = slices.Concat(data, []byte("---\n"), hosting.Manifests())
-				}
-				if err == nil {
-					_, err = session.Out.Write(data)
-				}
-				return err
-			}
-			if kubeconfig == "" {
+			switch {
+			case f.show:
+				return f.print(session)
+			case f.kubeconfig == "":
 				return errors.New(
 					"name the administrator's kubeconfig with --kubeconfig, or print the objects with " +
 						"--show")
 			}
-			config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
-			if err != nil {
-				return fmt.Errorf("kubeconfig %s: %w", kubeconfig, err)
-			}
-			config.QPS, config.Burst = 200, 400 // the default, 5 calls a second, would take most of the time
-			ctx, cancel := context.WithTimeout(cmd.Context(), time.Minute)
-			defer cancel()
-			data, err := agent.Bootstrap(ctx, config, o)
-			if err != nil {
-				return err
-			}
-			if err := bootstrapHosting(ctx, config, hostingOut, pullSecret); err != nil {
-				return err
-			}
-			if out == "" {
-				_, err = session.Out.Write(data)
-				return err
-			}
-			return terminal.WritePrivate(out, data)
+			return f.bootstrap(cmd.Context(), session)
 		},
 	}
-	cmd.Flags().StringVar(&kubeconfig, "kubeconfig", "", "administrator's kubeconfig of the cluster")
-	cmd.Flags().StringVar(&out, "out", "", "file for the agent's kubeconfig (default: print it)")
-	cmd.Flags().StringVar(&hostingOut, "hosting-out", "",
+	f.add(cmd)
+	return cmd
+}
+
+// bootstrapFlags are the flags of `atoll mc bootstrap`.
+type bootstrapFlags struct {
+	options                                 agent.BootstrapOptions
+	kubeconfig, out, hostingOut, pullSecret string
+	show                                    bool
+}
+
+func (f *bootstrapFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.kubeconfig, "kubeconfig", "", "administrator's kubeconfig of the cluster")
+	cmd.Flags().StringVar(&f.out, "out", "", "file for the agent's kubeconfig (default: print it)")
+	cmd.Flags().StringVar(&f.hostingOut, "hosting-out", "",
 		"prepare the cluster for hosting, and write hosting's kubeconfig to this file")
-	cmd.Flags().StringVar(&pullSecret, "pull-secret", "",
+	cmd.Flags().StringVar(&f.pullSecret, "pull-secret", "",
 		"file with the registry credentials of hosted clusters, a .dockerconfigjson (default: those that are there, "+
 			"or none)")
-	cmd.Flags().BoolVar(&show, "show", false, "print the objects as YAML, and apply nothing")
-	cmd.Flags().StringVar(&o.Namespace, "namespace", "",
+	cmd.Flags().BoolVar(&f.show, "show", false, "print the objects as YAML, and apply nothing")
+	cmd.Flags().StringVar(&f.options.Namespace, "namespace", "",
 		"namespace of the agent's service account (default open-cluster-management-agent)")
-	cmd.Flags().StringSliceVar(&o.APIGroups, "api-groups", nil,
+	cmd.Flags().StringSliceVar(&f.options.APIGroups, "api-groups", nil,
 		"the API groups of the agent, separated by commas; an empty one is the core group (default: those of "+
 			"workloads, RBAC, CRDs and HyperShift, see --show)")
-	cmd.Flags().StringSliceVar(&o.MoreGroups, "more-api-groups", nil, "API groups besides these")
-	return cmd
+	cmd.Flags().StringSliceVar(&f.options.MoreGroups, "more-api-groups", nil, "API groups besides these")
+}
+
+// print writes the objects as YAML.
+func (f *bootstrapFlags) print(session *terminal.Session) error {
+	data, err := agent.Manifests(f.options)
+	if err != nil {
+		return err
+	}
+	if f.hostingOut != "" {
+		data = slices.Concat(data, []byte("---\n"), hosting.Manifests())
+	}
+	_, err = session.Out.Write(data)
+	return err
+}
+
+// bootstrap prepares the cluster and writes the kubeconfigs.
+func (f *bootstrapFlags) bootstrap(ctx context.Context, session *terminal.Session) error {
+	config, err := clientcmd.BuildConfigFromFlags("", f.kubeconfig)
+	if err != nil {
+		return fmt.Errorf("kubeconfig %s: %w", f.kubeconfig, err)
+	}
+	config.QPS, config.Burst = 200, 400 // the default, 5 calls a second, would take most of the time
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	data, err := agent.Bootstrap(ctx, config, f.options)
+	if err != nil {
+		return err
+	}
+	if err := bootstrapHosting(ctx, config, f.hostingOut, f.pullSecret); err != nil {
+		return err
+	}
+	if f.out == "" {
+		_, err = session.Out.Write(data)
+		return err
+	}
+	return terminal.WritePrivate(f.out, data)
 }
 
 // bootstrapHosting prepares a cluster for hosting when out names a file for the kubeconfig of

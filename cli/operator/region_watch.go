@@ -83,14 +83,8 @@ A git.revision of another region stops nothing.`,
 			return applyRegion(ctx, session, home, d, dir)
 		}
 		w.Show = func(e local.WatchEvent) {
-			if printed, _ := o.PrintEvent(session.Out, e); printed {
-				return
-			}
-			session.Printf("%s  %-12.12s  %-11s  %s\n", e.At.Local().Format("15:04:05"), e.Commit, e.Result, e.Subject)
-			for _, text := range []string{e.Error, e.Unchecked} {
-				for line := range strings.Lines(text) {
-					session.Printf("    %s\n", strings.TrimSuffix(line, "\n"))
-				}
+			if printed, _ := o.PrintEvent(session.Out, e); !printed {
+				printWatchEvent(session, e)
 			}
 		}
 		if o.Format == "table" {
@@ -103,4 +97,14 @@ A git.revision of another region stops nothing.`,
 		return nil
 	}
 	return cmd
+}
+
+// printWatchEvent prints the line of a commit, and what is wrong with it below.
+func printWatchEvent(session *terminal.Session, e local.WatchEvent) {
+	session.Printf("%s  %-12.12s  %-11s  %s\n", e.At.Local().Format("15:04:05"), e.Commit, e.Result, e.Subject)
+	for _, text := range []string{e.Error, e.Unchecked} {
+		for line := range strings.Lines(text) {
+			session.Printf("    %s\n", strings.TrimSuffix(line, "\n"))
+		}
+	}
 }

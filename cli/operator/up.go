@@ -17,11 +17,7 @@ const stopLimit = 15 * time.Second
 
 // Up returns the command `atoll up`.
 func Up(session *terminal.Session) *cobra.Command {
-	var opts local.UpOptions
-	var detach, insecure, azure, backups bool
-	var traces, nodes string
-	var warmPlanes int
-	var lostAfter time.Duration
+	var f upFlags
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "Start a region on this machine, or go on where an earlier start stopped",
@@ -45,72 +41,95 @@ some. All files are below --home, where the next "atoll up" uses them again.`,
 			if err != nil {
 				return err
 			}
-			if _, err := home.State(); opts.Region == "" && err != nil {
-				opts.Region = "local-1"
+			options, err := f.read(cmd)
+			if err != nil {
+				return err
 			}
-			if cmd.Flags().Changed("insecure-listen") {
-				opts.Insecure = &insecure
-			}
-			if cmd.Flags().Changed("azure") {
-				opts.Azure = &azure
-			}
-			if cmd.Flags().Changed("warm-planes") {
-				opts.WarmPlanes = &warmPlanes
-			}
-			if cmd.Flags().Changed("recover-lost-after") {
-				if err := cluster.CheckRecoverLostAfter(lostAfter); err != nil {
-					return fmt.Errorf("--recover-lost-after: %w", err)
-				}
-				text := cluster.FormatRecoverLostAfter(lostAfter)
-				opts.RecoverLostAfter = &text
-			}
-			if cmd.Flags().Changed("backups") {
-				opts.Backups = &backups
-			}
-			if cmd.Flags().Changed("traces") {
-				opts.Traces = &traces
-			}
-			if cmd.Flags().Changed("nodes") {
-				opts.Nodes = &nodes
+			if _, err := home.State(); options.Region == "" && err != nil {
+				options.Region = "local-1"
 			}
 			as := attached
-			if detach {
+			if f.detach {
 				as = detached
 			}
-			return startRegion(session, cmd.Context(), home, opts, as)
+			return startRegion(session, cmd.Context(), home, options, as)
 		},
 	}
-	cmd.Flags().StringVar(&opts.Region, "region", "",
+	f.add(cmd)
+	return cmd
+}
+
+// upFlags are the flags of `atoll up`.
+type upFlags struct {
+	options                          local.UpOptions
+	detach, insecure, azure, backups bool
+	traces, nodes                    string
+	warmPlanes                       int
+	lostAfter                        time.Duration
+}
+
+func (f *upFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.options.Region, "region", "",
 		"name of a new region, also the region of AWS signatures (default local-1)")
-	cmd.Flags().IntVar(&opts.ManagementClusters, "management-clusters", 0,
+	cmd.Flags().IntVar(&f.options.ManagementClusters, "management-clusters", 0,
 		"number of local management clusters (default: as they are, 1 in a new region)")
-	cmd.Flags().BoolVar(&insecure, "insecure-listen", false,
+	cmd.Flags().BoolVar(&f.insecure, "insecure-listen", false,
 		"Maestro and CLM also listen on loopback without TLS, for every user of this machine (default: as it is, no "+
 			"in a new region)")
-	cmd.Flags().BoolVar(&azure, "azure", false,
+	cmd.Flags().BoolVar(&f.azure, "azure", false,
 		"the region also serves Azure Resource Manager, with a stand-in for Azure on this machine (default: as it is, "+
 			"no in a new region)")
-	cmd.Flags().BoolVar(&backups, "backups", false,
+	cmd.Flags().BoolVar(&f.backups, "backups", false,
 		"clusters are backed up continuously to an object store on this machine, which is lost with the machine: in "+
 			"production, atoll hosting --backups names a real store in another account (default: as it is, no in a new "+
 			"region)")
-	cmd.Flags().IntVar(&warmPlanes, "warm-planes", 0,
+	cmd.Flags().IntVar(&f.warmPlanes, "warm-planes", 0,
 		"planes that run and wait for new clusters, on each management cluster: see atoll hosting --help (default: as it "+
 			"is, none in a new region)")
-	cmd.Flags().DurationVar(&lostAfter, "recover-lost-after", 0,
+	cmd.Flags().DurationVar(&f.lostAfter, "recover-lost-after", 0,
 		"recover the clusters of a management cluster whose agent has been lost for this time, at least 5m in whole "+
 			"minutes, on others from their backups; 0: an operator does, with atoll mc lost (default: as it is, 0 in a new "+
 			"region)")
-	cmd.Flags().StringVar(&nodes, "nodes", "",
+	cmd.Flags().StringVar(&f.nodes, "nodes", "",
 		"what makes the nodes of a node pool that names no provider: simulated, or local, which runs pods and needs root "+
 			"and make nodes: see atoll node preflight (default: as it is, simulated in a new region)")
 	_ = cmd.RegisterFlagCompletionFunc("nodes", cobra.FixedCompletions([]string{"simulated", "local"},
 		cobra.ShellCompDirectiveNoFileComp))
-	cmd.Flags().StringVar(&traces, "traces", "",
+	cmd.Flags().StringVar(&f.traces, "traces", "",
 		"URL of an OTLP/HTTP collector for the traces of the lifecycle manager and its adapters (default: as it is, "+
 			"none in a new region)")
-	cmd.Flags().BoolVar(&detach, "detach", false, "return when the region serves")
-	return cmd
+	cmd.Flags().BoolVar(&f.detach, "detach", false, "return when the region serves")
+}
+
+// read returns the options of the flags. A flag that is not given leaves the region as it is.
+func (f *upFlags) read(cmd *cobra.Command) (local.UpOptions, error) {
+	o := f.options
+	if cmd.Flags().Changed("insecure-listen") {
+		o.Insecure = &f.insecure
+	}
+	if cmd.Flags().Changed("azure") {
+		o.Azure = &f.azure
+	}
+	if cmd.Flags().Changed("warm-planes") {
+		o.WarmPlanes = &f.warmPlanes
+	}
+	if cmd.Flags().Changed("recover-lost-after") {
+		if err := cluster.CheckRecoverLostAfter(f.lostAfter); err != nil {
+			return o, fmt.Errorf("--recover-lost-after: %w", err)
+		}
+		text := cluster.FormatRecoverLostAfter(f.lostAfter)
+		o.RecoverLostAfter = &text
+	}
+	if cmd.Flags().Changed("backups") {
+		o.Backups = &f.backups
+	}
+	if cmd.Flags().Changed("traces") {
+		o.Traces = &f.traces
+	}
+	if cmd.Flags().Changed("nodes") {
+		o.Nodes = &f.nodes
+	}
+	return o, nil
 }
 
 // attachment is whether a region runs as long as the command that started it.
