@@ -233,6 +233,16 @@ func (f *hostingService) newMachines(s *System) (*localnodes.Machines, error) {
 	return machines, nil
 }
 
+// newDrills returns the restores of backups for practice. planeBackups is nil when no backups are made.
+func (f *hostingService) newDrills(s *System, runtime *process.Runtime, planeBackups *backups.Backups) *drill.Drills {
+	o := drill.Options{Planes: runtime, Every: f.drillEvery, File: filepath.Join(f.planes.Dir, "drills.json"),
+		Log: s.Log, Metrics: s.Ops.Registry}
+	if planeBackups != nil {
+		o.Backups, o.Renew = planeBackups, planeBackups.Renew
+	}
+	return drill.New(o)
+}
+
 // runHosting runs hosting and its side of the router's control socket.
 func (s *System) runHosting(p *parts, f *hostingService) error {
 	o, planes := f.options, f.planes
@@ -268,12 +278,7 @@ func (s *System) runHosting(p *parts, f *hostingService) error {
 			return credential.Agree(ctx, credential.Options{Client: o.Client, Longest: f.credentialLifetime}, id, admin)
 		}
 	}
-	practice := drill.Options{Planes: runtime, Every: f.drillEvery, File: filepath.Join(planes.Dir, "drills.json"),
-		Log: s.Log, Metrics: s.Ops.Registry}
-	if planeBackups != nil {
-		practice.Backups, practice.Renew = planeBackups, planeBackups.Renew
-	}
-	drills := drill.New(practice)
+	drills := f.newDrills(s, runtime, planeBackups)
 	o.Drills = drills
 	networks, err := parseNetworks(f.networks)
 	if err != nil {

@@ -170,18 +170,8 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.original.apply(f, o); err != nil {
 		return err
 	}
-	switch f.messages {
-	case "grpc":
-		o.Broker = ""
-		if f.agents == "" && f.insecure["grpc-broker"] == "" {
-			f.agents = "127.0.0.1:8091"
-		}
-	case "mqtt":
-		if err := f.setMQTT(o); err != nil {
-			return err
-		}
-	default:
-		return fmt.Errorf("--message-broker-type %q is neither mqtt nor grpc", f.messages)
+	if err := f.setMessages(o); err != nil {
+		return err
 	}
 	if f.noHeartbeat {
 		o.Heartbeat = 100 * 365 * 24 * time.Hour
@@ -191,21 +181,8 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if err := f.listenPlain(s, o); err != nil {
 		return err
 	}
-	switch f.authn {
-	case "mtls":
-	case "token":
-		o.Tokens = &f.tokens
-	case "mock":
-		if len(f.insecure) == 0 {
-			return errors.New("--grpc-authn-type mock identifies no caller: give --insecure-listen, or use mtls")
-		}
-		if o.Broker != "" && f.brokerConfig == "" && s.identity.dir == "" {
-			return errors.New(
-				"the broker needs an identity: give --identity, --pki and --ca, or --message-broker-config-file, or " +
-					"--message-broker-type grpc")
-		}
-	default:
-		return fmt.Errorf("--grpc-authn-type %q is neither mtls, token nor mock", f.authn)
+	if err := f.setAuthentication(s, o); err != nil {
+		return err
 	}
 	if f.authn == "mock" && (o.Broker == "" || f.brokerConfig != "") {
 		if f.clm != "" {
@@ -234,6 +211,48 @@ func (f *maestroFlags) apply(s *System, p *parts, o *maestro.Options) error {
 	if f.authn == "mock" {
 		return nil
 	}
+	return f.listenTLS(identity, o)
+}
+
+// setMessages sets how the server reaches agents.
+func (f *maestroFlags) setMessages(o *maestro.Options) error {
+	switch f.messages {
+	case "grpc":
+		o.Broker = ""
+		if f.agents == "" && f.insecure["grpc-broker"] == "" {
+			f.agents = "127.0.0.1:8091"
+		}
+	case "mqtt":
+		return f.setMQTT(o)
+	default:
+		return fmt.Errorf("--message-broker-type %q is neither mqtt nor grpc", f.messages)
+	}
+	return nil
+}
+
+// setAuthentication sets how gRPC callers prove who they are.
+func (f *maestroFlags) setAuthentication(s *System, o *maestro.Options) error {
+	switch f.authn {
+	case "mtls":
+	case "token":
+		o.Tokens = &f.tokens
+	case "mock":
+		if len(f.insecure) == 0 {
+			return errors.New("--grpc-authn-type mock identifies no caller: give --insecure-listen, or use mtls")
+		}
+		if o.Broker != "" && f.brokerConfig == "" && s.identity.dir == "" {
+			return errors.New(
+				"the broker needs an identity: give --identity, --pki and --ca, or --message-broker-config-file, or " +
+					"--message-broker-type grpc")
+		}
+	default:
+		return fmt.Errorf("--grpc-authn-type %q is neither mtls, token nor mock", f.authn)
+	}
+	return nil
+}
+
+// listenTLS opens the listeners that authenticate callers.
+func (f *maestroFlags) listenTLS(identity *pki.Identity, o *maestro.Options) (err error) {
 	admitServices(o)
 	rule := pki.CertificateOptional
 	if f.authn == "mtls" {

@@ -1,9 +1,7 @@
 package services
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -12,14 +10,10 @@ import (
 	"atoll.dev/access"
 	"atoll.dev/access/audit"
 	"atoll.dev/cli/terminal"
-	"atoll.dev/client/clmclient"
 	"atoll.dev/client/maestroclient"
-	"atoll.dev/client/remote"
 	"atoll.dev/cluster"
-	"atoll.dev/front/arm"
 	"atoll.dev/front/rosa"
 	"atoll.dev/internal/rest"
-	"atoll.dev/pki"
 )
 
 // platformService is `atoll platform`.
@@ -103,181 +97,6 @@ the region's own services.`, f)
 
 // maxDrain bounds --drain-for: a process that must end ends.
 const maxDrain = 10 * time.Minute
-
-func (f *platformService) start(ctx context.Context, s *System) error {
-	switch rosa.Placement(f.placement) {
-	case rosa.PlacementToOperators, rosa.PlacementToCustomers:
-	default:
-		return fmt.Errorf("--placement-shown-to %s is neither operators nor customers", f.placement)
-	}
-	if f.retention < 24*time.Hour {
-		return fmt.Errorf("--audit-retention %s is less than 24h", f.retention)
-	}
-	if f.drain < 0 || f.drain > maxDrain {
-		return fmt.Errorf("--drain-for %s is not between 0s and %s", f.drain, maxDrain)
-	}
-	if err := checkCredentialLifetime(f.credentialLifetime); err != nil {
-		return err
-	}
-	export, err := f.export.open(f.region)
-	if err != nil {
-		return err
-	}
-	providers, err := parseProviders(f.providers)
-	if err != nil {
-		return err
-	}
-	dsn, err := f.database.Read()
-	if err != nil {
-		return err
-	}
-	s.identity = f.identity
-	p, err := s.startOps(ctx)
-	if err != nil {
-		return err
-	}
-	gateway, err := f.gateway.open(s.Log, s.Ops.Registry)
-	if err != nil {
-		return err
-	}
-	l, err := f.replica.listen(f.addr)
-	if err != nil {
-		return err
-	}
-	var operatorListener net.Listener
-	if f.operators != "" {
-		if operatorListener, err = f.replica.listen(f.operators); err != nil {
-			return err
-		}
-	}
-	azure, err := f.azure.open(&f.replica)
-	if err != nil {
-		return err
-	}
-	identity, err := s.openIdentity(p, pki.ServiceName("platform"))
-	if err != nil {
-		return err
-	}
-	db, err := openPlatformDatabase(p.ctx, dsn, s.Log)
-	if err != nil {
-		return err
-	}
-	defer db.Close()
-	if s.Keys, err = newKeys(db, f.sealKey, s.Log); err != nil {
-		return err
-	}
-	s.Ops.Check("keys", s.Keys.Ready)
-	p.run(s.Keys.Run)
-	limiter, err := f.newLimiter()
-	if err != nil {
-		return err
-	}
-	p.run(gateway.run)
-	signatures := access.NewUsedSignatures(db)
-	failures := access.NewFailures(s.Log, s.Ops.Registry)
-	p.run(func(ctx context.Context) error { // they end with ctx only
-		_ = limiter.Run(ctx, access.NewSharedBuckets(db), failures)
-		return nil
-	})
-	p.run(func(ctx context.Context) error {
-		_ = signatures.Run(ctx, failures)
-		return nil
-	})
-	p.run(func(ctx context.Context) error {
-		_ = s.Keys.Keep(ctx, failures)
-		return nil
-	})
-	p.run(func(ctx context.Context) error {
-		_ = s.Keys.Reseal(ctx, failures, observeReseal(s.Ops.Registry))
-		return nil
-	})
-
-	f.maestro.TLS = identity.ClientTLS("maestro")
-	if s.Maestro, err = maestroclient.New(f.maestro); err != nil {
-		return err
-	}
-	defer s.Maestro.Close()
-	if f.clmURL != "" {
-		s.CLM, err = clmclient.New(clmclient.Options{Endpoint: f.clmURL, TLS: identity.ClientTLS("clm"),
-			Timeout: 5 * time.Second, Budget: 1900 * time.Millisecond})
-		if err != nil {
-			return err
-		}
-		defer s.CLM.Close()
-	}
-	chain, err := audit.OpenChain(p.ctx, db)
-	if err != nil {
-		return err
-	}
-	gatherer := &audit.Gatherer{Chain: chain, Retention: f.retention, Log: s.Log, Metrics: s.Ops.Registry,
-		Sources: map[string]audit.Source{"platform": audit.Own{Store: db}, "maestro": s.Maestro}}
-	if s.CLM != nil {
-		gatherer.Sources["clm"] = s.CLM
-	}
-	authority, err := remote.New("the CA", s.identity.url, identity.ClientTLS("pki"))
-	if err != nil {
-		return err
-	}
-	defer authority.Close()
-	gatherer.Sources["pki"] = caAudit{authority}
-	denials := audit.NewDenials(chain, s.Log)
-	p.run(func(ctx context.Context) error { // they end with ctx only
-		_ = gatherer.Run(ctx)
-		return nil
-	})
-	p.run(func(ctx context.Context) error {
-		_ = denials.Run(ctx)
-		return nil
-	})
-	if export != nil {
-		export.Chain, export.Log, export.Metrics = chain, s.Log, s.Ops.Registry
-		p.run(func(ctx context.Context) error {
-			_ = export.Run(ctx)
-			return nil
-		})
-	}
-	if f.limits.PerSource <= 0 && f.limits.Total > 0 {
-		f.limits.PerSource = max(1, f.limits.Total/4)
-	}
-	f.limits.Metrics = s.Ops.Registry
-	identifier, runProofs, err := f.proofs.newIdentifier(f.region, s.Keys, s.Log)
-	if err != nil {
-		return err
-	}
-	if runProofs != nil {
-		p.run(func(ctx context.Context) error { // it ends with ctx only
-			_ = runProofs(ctx)
-			return nil
-		})
-	}
-	handler := rosa.New(rosa.Options{
-		Maestro: s.Maestro, CLM: s.CLM, Identifier: identifier, Validity: s.Keys,
-		Directory: s.Keys.Directory(), Region: f.region, Signatures: signatures, Limiter: limiter,
-		Audit: chain, Denials: denials, Placement: rosa.Placement(f.placement), Ops: s.Ops, Log: s.Log,
-		Metrics: s.Ops.Registry, CredentialLifetime: f.credentialLifetime,
-		NodeProviders: providers,
-	})
-	if azure != nil {
-		handler = arm.WithOperatorAPIs(arm.OperatorOptions{Store: db, CLM: s.CLM, Identifier: identifier,
-			Region: f.region, Limiter: limiter, Denials: denials, Log: s.Log}, handler)
-	}
-	if f.operators != "" {
-		s.serve(p, gateway.withProxyHeaders(operatorListener), "platform operators",
-			gateway.withPublicCertificate(identity.PublicServerTLS()),
-			rest.Server{Handler: handler, Limits: f.operatorLimits(s), Drain: f.drain})
-		handler = access.WithoutOperators(handler)
-	}
-	if azure != nil {
-		server := rest.Server{Limits: f.limits, Drain: f.drain}
-		if err := f.azure.start(p, s, azure, db, f.region, denials, signatures, server, identity); err != nil {
-			return err
-		}
-	}
-	s.serve(p, gateway.withProxyHeaders(l), "platform",
-		gateway.withPublicCertificate(identity.PublicServerTLS()),
-		rest.Server{Handler: handler, Limits: f.limits, Drain: f.drain})
-	return p.wait()
-}
 
 // parseProviders parses the value of --node-providers.
 func parseProviders(names []string) ([]cluster.NodeProvider, error) {

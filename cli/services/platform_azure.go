@@ -2,7 +2,6 @@ package services
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -93,10 +92,7 @@ func (f *azureFlags) start(p *parts, s *System, l net.Listener, db *store.Store,
 	front := arm.New(arm.Options{Store: db, Keys: s.Keys, CLM: s.CLM, Certificates: certificates, Tokens: tokens,
 		Location: cmp.Or(f.location, region), Holder: host + "/" + uuid.NewString(), Mode: arm.Mode(f.mode),
 		RetryAfter: f.retryAfter, Referers: lowerCase(f.referers), Notifier: notifier, Denials: denials, Log: s.Log})
-	p.run(func(ctx context.Context) error { // it ends with ctx only
-		_ = front.Run(ctx)
-		return nil
-	})
+	p.runToEnd(front.Run)
 	server.Handler = front
 	server.Limits.Metrics = nil // the Platform API's listener has them
 	s.serve(p, l, "azure", front.ServerTLS(identity.ServerTLS(pki.CertificateOptional)), server)

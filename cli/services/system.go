@@ -189,6 +189,14 @@ func (p *parts) run(f func(context.Context) error) {
 	})
 }
 
+// runToEnd starts a part that ends with the context only: its error is the context's and fails nothing.
+func (p *parts) runToEnd(f func(context.Context) error) {
+	p.run(func(ctx context.Context) error {
+		_ = f(ctx)
+		return nil
+	})
+}
+
 // wait marks the service as started and returns when all parts have ended: nil when ctx was cancelled.
 func (p *parts) wait() error {
 	p.started.Store(true)
