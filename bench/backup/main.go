@@ -107,6 +107,65 @@ func (c *child) end() error {
 	return c.cmd.Wait()
 }
 
+// costs are the processor time of all turns, and the memory in MiB at the end of the last turn.
+type costs struct {
+	without, with, follower time.Duration // of the plane without and with a follower, and of the follower
+	begun, now, most        float64       // of the follower
+	planeWithout, planeWith float64
+}
+
+// measureWithout measures a turn of the plane without a backup.
+func (b *bench) measureWithout(ctx context.Context, c *costs) error {
+	if err := b.pauseBeforeTurn(ctx); err != nil {
+		return err
+	}
+	used, err := b.turn(ctx, "without")
+	if err != nil {
+		return err
+	}
+	c.without += used
+	c.planeWithout, _, err = bed.Memory(b.plane.PID)
+	return err
+}
+
+// measureWith measures a turn of the plane with a follower, which it starts and ends.
+func (b *bench) measureWith(ctx context.Context, c *costs) error {
+	f, err := b.startChild("follower")
+	if err != nil {
+		return err
+	}
+	if c.begun, _, err = bed.Memory(f.cmd.Process.Pid); err != nil {
+		return err
+	}
+	if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
+		return err
+	}
+	if err := b.pauseBeforeTurn(ctx); err != nil {
+		return err
+	}
+	before, err := bed.ProcessorTime(f.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	used, err := b.turn(ctx, "with")
+	if err != nil {
+		return err
+	}
+	c.with += used
+	after, err := bed.ProcessorTime(f.cmd.Process.Pid)
+	if err != nil {
+		return err
+	}
+	c.follower += after - before
+	if c.now, c.most, err = bed.Memory(f.cmd.Process.Pid); err != nil {
+		return err
+	}
+	if c.planeWith, _, err = bed.Memory(b.plane.PID); err != nil {
+		return err
+	}
+	return f.end()
+}
+
 func measure(ctx context.Context) error {
 	temporary, err := os.MkdirTemp("", "bench-backup-")
 	if err != nil {
@@ -131,64 +190,24 @@ func measure(ctx context.Context) error {
 	if _, err := b.turn(ctx, "warm-up"); err != nil {
 		return err
 	}
-	var without, with, follower time.Duration
-	var begun, now, most, planeWithout, planeWith float64
+	var c costs
 	for range *turns {
-		if err := b.pauseBeforeTurn(ctx); err != nil {
+		if err := b.measureWithout(ctx, &c); err != nil {
 			return err
 		}
-		used, err := b.turn(ctx, "without")
-		if err != nil {
-			return err
-		}
-		without += used
-		if planeWithout, _, err = bed.Memory(b.plane.PID); err != nil {
-			return err
-		}
-		f, err := b.startChild("follower")
-		if err != nil {
-			return err
-		}
-		if begun, _, err = bed.Memory(f.cmd.Process.Pid); err != nil {
-			return err
-		}
-		if err := f.awaitLine(); err != nil { // the first chain is complete: a snapshot is an hourly cost
-			return err
-		}
-		if err := b.pauseBeforeTurn(ctx); err != nil {
-			return err
-		}
-		before, err := bed.ProcessorTime(f.cmd.Process.Pid)
-		if err != nil {
-			return err
-		}
-		if used, err = b.turn(ctx, "with"); err != nil {
-			return err
-		}
-		with += used
-		after, err := bed.ProcessorTime(f.cmd.Process.Pid)
-		if err != nil {
-			return err
-		}
-		follower += after - before
-		if now, most, err = bed.Memory(f.cmd.Process.Pid); err != nil {
-			return err
-		}
-		if planeWith, _, err = bed.Memory(b.plane.PID); err != nil {
-			return err
-		}
-		if err := f.end(); err != nil {
+		if err := b.measureWith(ctx, &c); err != nil {
 			return err
 		}
 	}
 	each := func(d time.Duration) float64 { return d.Seconds() * 1000 / (length.Seconds() * float64(*turns)) }
 	figures := map[string]any{
-		"plane_without_ms_per_second": each(without), "plane_with_ms_per_second": each(with),
-		"follower_ms_per_second": each(follower) / float64(*many),
-		"follower_percent":       100 * follower.Seconds() / without.Seconds() / float64(*many),
-		"cost_percent":           100 * (with + follower - without).Seconds() / without.Seconds() / float64(*many),
-		"follower_begun_mib":     begun, "follower_now_mib": now, "follower_most_mib": most,
-		"plane_without_mib": planeWithout, "plane_with_mib": planeWith,
+		"plane_without_ms_per_second": each(c.without), "plane_with_ms_per_second": each(c.with),
+		"follower_ms_per_second": each(c.follower) / float64(*many),
+		"follower_percent":       100 * c.follower.Seconds() / c.without.Seconds() / float64(*many),
+		"cost_percent": 100 * (c.with + c.follower - c.without).Seconds() / c.without.Seconds() /
+			float64(*many),
+		"follower_begun_mib": c.begun, "follower_now_mib": c.now, "follower_most_mib": c.most,
+		"plane_without_mib": c.planeWithout, "plane_with_mib": c.planeWith,
 	}
 	report.Percentiles(figures, "write_without", b.latencies["without"])
 	report.Percentiles(figures, "write_with", b.latencies["with"])

@@ -80,35 +80,13 @@ func run(ctx context.Context) (err error) {
 		return err
 	}
 	if at.dsn != "" && isSelected("size") {
-		figures, err := b.size(ctx)
-		if err != nil {
-			return fmt.Errorf("size: %w", err)
-		}
-		if err := report.Line(os.Stdout, "clm/size", b.params(), figures); err != nil {
+		if err := b.reportSize(ctx); err != nil {
 			return err
 		}
-		fmt.Fprintln(os.Stderr, "size", figures)
 	}
-	if err := b.target.measureYardstick(ctx); err != nil {
+	table, err := b.measureRows(ctx)
+	if err != nil {
 		return err
-	}
-	var table []result
-	for _, row := range b.rows() {
-		if !isSelected(row.name) {
-			continue
-		}
-		r, err := b.measure(ctx, row)
-		if err != nil {
-			return fmt.Errorf("%s: %w", row.name, err)
-		}
-		// What else the machine does changes within a minute, so each row has a yardstick before and after it.
-		if err := b.target.measureYardstick(ctx); err != nil {
-			return err
-		}
-		r.yardstick = b.target.yardstick.unit()
-		table = append(table, r)
-		fmt.Fprintf(os.Stderr, "%s: %d requests, %.3f ms of processor time each, %.2f yardsticks\n",
-			r.name, len(r.took), r.perRequest(r.server+r.postgres), r.yardsticks())
 	}
 	for i := range table {
 		if err := report.Line(os.Stdout, "clm/"+table[i].name, b.params(), table[i].figures()); err != nil {
@@ -116,13 +94,7 @@ func run(ctx context.Context) (err error) {
 		}
 	}
 	if isSelected("watch") {
-		figures, err := b.watch(ctx)
-		if err != nil {
-			return fmt.Errorf("watch: %w", err)
-		}
-		params := b.params()
-		params["writes_per_second"] = *rate
-		if err := report.Line(os.Stdout, "clm/watch", params, figures); err != nil {
+		if err := b.reportWatch(ctx); err != nil {
 			return err
 		}
 	}
@@ -140,6 +112,55 @@ func run(ctx context.Context) (err error) {
 		<-ctx.Done()
 	}
 	return nil
+}
+
+// reportSize prints the size of the stored clusters.
+func (b *bench) reportSize(ctx context.Context) error {
+	figures, err := b.size(ctx)
+	if err != nil {
+		return fmt.Errorf("size: %w", err)
+	}
+	if err := report.Line(os.Stdout, "clm/size", b.params(), figures); err != nil {
+		return err
+	}
+	fmt.Fprintln(os.Stderr, "size", figures)
+	return nil
+}
+
+// measureRows measures the selected rows, each between two measurements of the yardstick.
+func (b *bench) measureRows(ctx context.Context) (table []result, err error) {
+	if err := b.target.measureYardstick(ctx); err != nil {
+		return nil, err
+	}
+	for _, row := range b.rows() {
+		if !isSelected(row.name) {
+			continue
+		}
+		r, err := b.measure(ctx, row)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", row.name, err)
+		}
+		// What else the machine does changes within a minute, so each row has a yardstick before and after it.
+		if err := b.target.measureYardstick(ctx); err != nil {
+			return nil, err
+		}
+		r.yardstick = b.target.yardstick.unit()
+		table = append(table, r)
+		fmt.Fprintf(os.Stderr, "%s: %d requests, %.3f ms of processor time each, %.2f yardsticks\n",
+			r.name, len(r.took), r.perRequest(r.server+r.postgres), r.yardsticks())
+	}
+	return table, nil
+}
+
+// reportWatch prints the figures of watches.
+func (b *bench) reportWatch(ctx context.Context) error {
+	figures, err := b.watch(ctx)
+	if err != nil {
+		return fmt.Errorf("watch: %w", err)
+	}
+	params := b.params()
+	params["writes_per_second"] = *rate
+	return report.Line(os.Stdout, "clm/watch", params, figures)
 }
 
 func isSelected(name string) bool {

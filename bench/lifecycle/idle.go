@@ -73,29 +73,12 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 	figures["start_cpu_seconds"], figures["start_postgres_cpu_seconds"] = own.Seconds(), (after - before).Seconds()
 	figures["start_peak_mib"] = memoryPeak(server.pid())
 	for _, part := range []string{"settling", "rest"} { // in the first it ends the work that its start began
-		began = time.Now()
-		before, database := own, after
-		if err := wait(ctx, *duration); err != nil {
+		if err := measureRest(ctx, part, server.pid(), postgresPid, figures); err != nil {
 			return err
 		}
-		if own, err = bed.ProcessorTime(server.pid()); err != nil {
-			return err
-		}
-		if after, err = bed.ProcessorTime(postgresPid); err != nil {
-			return err
-		}
-		seconds := time.Since(began).Seconds()
-		figures[part+"_cores"] = (own - before).Seconds() / seconds
-		figures[part+"_postgres_cores"] = (after - database).Seconds() / seconds
-		figures[part+"_mib"] = memoryNow(server.pid())
 	}
 	figures["peak_mib"] = memoryPeak(server.pid())
 	if *crashes {
-		c, err := newCrash(ctx, options, *idleClusters)
-		defer func() { _ = c.region.Close() }()
-		if err != nil {
-			return err
-		}
 		victims := []victim{
 			{"lifecycle_manager", func(ctx context.Context) (err error) {
 				server.kill()
@@ -108,15 +91,57 @@ func idle(ctx context.Context, cluster *postgres.Cluster, database *database) er
 				return err
 			}},
 		}
-		for _, v := range victims {
-			if err := c.measure(ctx, v, figures); err != nil {
-				return fmt.Errorf("after a crash of %s: %w", v.name, err)
-			}
+		if err := measureCrashes(ctx, options, victims, figures); err != nil {
+			return err
 		}
 		figures["crashes_mib"] = memoryPeak(server.pid())
 	}
 	params := map[string]any{"clusters": *idleClusters, "node_pools": 2 * *idleClusters, "seconds": duration.Seconds()}
 	return report.Line(os.Stdout, "lifecycle/idle", params, figures)
+}
+
+// measureRest measures the processor time and memory of a server and of PostgreSQL for -for.
+func measureRest(ctx context.Context, part string, server, postgres int, figures map[string]any) error {
+	began := time.Now()
+	serverBefore, err := bed.ProcessorTime(server)
+	if err != nil {
+		return err
+	}
+	postgresBefore, err := bed.ProcessorTime(postgres)
+	if err != nil {
+		return err
+	}
+	if err := wait(ctx, *duration); err != nil {
+		return err
+	}
+	serverAfter, err := bed.ProcessorTime(server)
+	if err != nil {
+		return err
+	}
+	postgresAfter, err := bed.ProcessorTime(postgres)
+	if err != nil {
+		return err
+	}
+	seconds := time.Since(began).Seconds()
+	figures[part+"_cores"] = (serverAfter - serverBefore).Seconds() / seconds
+	figures[part+"_postgres_cores"] = (postgresAfter - postgresBefore).Seconds() / seconds
+	figures[part+"_mib"] = memoryNow(server)
+	return nil
+}
+
+// measureCrashes kills the victims in turn and measures how the region recovers; see crash.
+func measureCrashes(ctx context.Context, options regionOptions, victims []victim, figures map[string]any) error {
+	c, err := newCrash(ctx, options, *idleClusters)
+	defer func() { _ = c.region.Close() }()
+	if err != nil {
+		return err
+	}
+	for _, v := range victims {
+		if err := c.measure(ctx, v, figures); err != nil {
+			return fmt.Errorf("after a crash of %s: %w", v.name, err)
+		}
+	}
+	return nil
 }
 
 // hasIdle reports whether a database that -data has kept has the clusters. Another number of clusters is an error.

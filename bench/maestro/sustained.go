@@ -25,113 +25,138 @@ func sustained(ctx context.Context, b *bed.Bed) (params, figures map[string]any,
 	if err := b.Register(*consumers); err != nil {
 		return nil, nil, err
 	}
-	const changeAfter = 2 // seconds after its creation a work is changed
 	total := int(duration.Seconds() * float64(*steady))
-	var mu sync.Mutex
-	held := make(map[string]int64, total) // by the agents
-	began := make(map[string]time.Time, *steady)
-	var took []time.Duration
-	sequence := time.Now().UnixMilli() << 22
-	var next, messages atomic.Int64
+	l := &steadyLoad{bed: b, total: total, sequence: time.Now().UnixMilli() << 22,
+		held: make(map[string]int64, total), want: make(map[string]int64, total),
+		began: make(map[string]time.Time, *steady)}
 	for i := range *consumers {
 		name := bed.Consumer(i)
-		if _, err := b.Subscriber(ctx, name, func(c *bus.Client, e bus.Event) {
-			id := e.Extensions[work.ExtResourceID]
-			if e.Type == work.StatusResync || id == "" {
-				return
-			}
-			messages.Add(1)
-			generation, err := strconv.ParseInt(e.Extensions[work.ExtResourceVersion], 10, 64)
-			mu.Lock()
-			if err != nil || generation <= held[id] {
-				mu.Unlock()
-				return
-			}
-			held[id] = generation
-			if at, ok := began[id+e.Extensions[work.ExtResourceVersion]]; ok {
-				took = append(took, time.Since(at))
-				delete(began, id+e.Extensions[work.ExtResourceVersion])
-			}
-			mu.Unlock()
-			_ = c.PublishAsync(ctx, bed.AgentTopic(name), statusOf(name, e, sequence+next.Add(1)), func(error) {})
-		}); err != nil {
+		if _, err := b.Subscriber(ctx, name, func(c *bus.Client, e bus.Event) { l.receive(ctx, name, c, e) }); err != nil {
 			return nil, nil, err
 		}
 	}
-	// Event k creates work k/2, or changes the work that was created changeAfter seconds before.
-	event := func(k int) (id, consumer, kind string, generation int) {
-		n, before := k/2, k/2-changeAfter**steady/2
-		if k%2 == 1 && before >= 0 {
-			return bed.ID(before), consumerOf(before), work.SpecUpdate, 2
-		}
-		if k%2 == 1 {
-			n = total + k // no work is old enough: event k creates another one
-		}
-		return bed.ID(n), consumerOf(n), work.SpecCreate, 1
-	}
-	want := make(map[string]int64, total)
-	queue := make(chan int, total)
 	start := time.Now()
-	var late time.Duration
+	l.publish(ctx, start)
+	accepted := time.Since(start)
+	if l.failed > 0 {
+		return nil, nil, fmt.Errorf("%d of %d events were refused: %w", l.failed, total, l.first)
+	}
+	if err := bed.Await(ctx, 50*time.Millisecond, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return compareGenerations(l.want, l.held)
+	}); err != nil {
+		return nil, nil, err
+	}
+	delivered := time.Since(start)
+	if err := bed.Await(ctx, 100*time.Millisecond, func() error { return checkAcknowledged(ctx, b, l.want) }); err != nil {
+		return nil, nil, err
+	}
+	figures = map[string]any{
+		"accepted_per_second": perSecond(total, accepted), "pace_late_max_ms": ms(l.late),
+		"delivery_behind_accept_ms": ms(delivered - accepted),
+		"works":                     len(l.want), "lost": 0, "unacknowledged": 0,
+		"repeated": l.messages.Load() - int64(total),
+	}
+	report.Percentiles(figures, "publish_to_agent", l.took)
+	return map[string]any{"seconds": duration.Seconds(), "events_per_second": *steady, "events": total,
+		"manifest_bytes": *size, "consumers": *consumers}, figures, nil
+}
+
+// steadyLoad are the events of sustained, with the agents that receive them.
+type steadyLoad struct {
+	bed      *bed.Bed
+	total    int
+	sequence int64 // of the first status
+
+	statuses, messages atomic.Int64 // sent and received by the agents
+
+	mu         sync.Mutex
+	held, want map[string]int64     // generations of works: of the agents, and that the server has accepted
+	began      map[string]time.Time // when an event was published, by work and generation
+	took       []time.Duration      // from there until an agent had it
+	late       time.Duration        // at most, behind the pace
+	failed     int                  // events that were refused
+	first      error
+}
+
+// receive is how the agent of a consumer handles a message: it reports each new generation of a work as applied.
+func (l *steadyLoad) receive(ctx context.Context, consumer string, c *bus.Client, e bus.Event) {
+	id := e.Extensions[work.ExtResourceID]
+	if e.Type == work.StatusResync || id == "" {
+		return
+	}
+	l.messages.Add(1)
+	generation, err := strconv.ParseInt(e.Extensions[work.ExtResourceVersion], 10, 64)
+	l.mu.Lock()
+	if err != nil || generation <= l.held[id] {
+		l.mu.Unlock()
+		return
+	}
+	l.held[id] = generation
+	if at, ok := l.began[id+e.Extensions[work.ExtResourceVersion]]; ok {
+		l.took = append(l.took, time.Since(at))
+		delete(l.began, id+e.Extensions[work.ExtResourceVersion])
+	}
+	l.mu.Unlock()
+	_ = c.PublishAsync(ctx, bed.AgentTopic(consumer), statusOf(consumer, e, l.sequence+l.statuses.Add(1)), func(error) {})
+}
+
+// event returns event k. It creates work k/2, or changes the work that was created changeAfter seconds before.
+func (l *steadyLoad) event(k int) (id, consumer, kind string, generation int) {
+	const changeAfter = 2 // seconds after its creation a work is changed
+	n, before := k/2, k/2-changeAfter**steady/2
+	if k%2 == 1 && before >= 0 {
+		return bed.ID(before), consumerOf(before), work.SpecUpdate, 2
+	}
+	if k%2 == 1 {
+		n = l.total + k // no work is old enough: event k creates another one
+	}
+	return bed.ID(n), consumerOf(n), work.SpecCreate, 1
+}
+
+// publish publishes all events, each at its time after start, by -concurrency*4 goroutines. It returns when the server
+// has answered all.
+func (l *steadyLoad) publish(ctx context.Context, start time.Time) {
+	due := func(k int) time.Time { return start.Add(time.Duration(k) * time.Second / time.Duration(*steady)) }
+	queue := make(chan int, l.total)
 	go func() {
 		defer close(queue)
-		for k := range total {
-			if ahead := time.Until(start.Add(time.Duration(k) * time.Second / time.Duration(*steady))); ahead > 0 {
+		for k := range l.total {
+			if ahead := time.Until(due(k)); ahead > 0 {
 				<-time.After(ahead)
 			}
 			queue <- k
 		}
 	}()
 	var group sync.WaitGroup
-	var failed atomic.Int64
-	var first error
 	for range 4 * *concurrency {
 		group.Go(func() {
 			for k := range queue {
-				id, consumer, kind, generation := event(k)
-				e := b.Spec(kind, consumer, id, *size)
-				mu.Lock()
-				began[fmt.Sprint(id, generation)] = time.Now()
-				late = max(late, time.Since(start.Add(time.Duration(k)*time.Second/time.Duration(*steady))))
-				mu.Unlock()
-				if err := b.Publish(ctx, e); err != nil {
-					mu.Lock()
-					first = errors.Join(first, err)
-					mu.Unlock()
-					failed.Add(1)
-					continue
-				}
-				mu.Lock()
-				want[id] = max(want[id], int64(generation))
-				mu.Unlock()
+				l.publishEvent(ctx, k, due(k))
 			}
 		})
 	}
 	group.Wait()
-	accepted := time.Since(start)
-	if n := failed.Load(); n > 0 {
-		return nil, nil, fmt.Errorf("%d of %d events were refused: %w", n, total, first)
+}
+
+// publishEvent publishes event k, which was due at a time.
+func (l *steadyLoad) publishEvent(ctx context.Context, k int, due time.Time) {
+	id, consumer, kind, generation := l.event(k)
+	e := l.bed.Spec(kind, consumer, id, *size)
+	l.mu.Lock()
+	l.began[fmt.Sprint(id, generation)] = time.Now()
+	l.late = max(l.late, time.Since(due))
+	l.mu.Unlock()
+	err := l.bed.Publish(ctx, e)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err != nil {
+		l.first = errors.Join(l.first, err)
+		l.failed++
+		return
 	}
-	if err := bed.Await(ctx, 50*time.Millisecond, func() error {
-		mu.Lock()
-		defer mu.Unlock()
-		return compareGenerations(want, held)
-	}); err != nil {
-		return nil, nil, err
-	}
-	delivered := time.Since(start)
-	if err := bed.Await(ctx, 100*time.Millisecond, func() error { return checkAcknowledged(ctx, b, want) }); err != nil {
-		return nil, nil, err
-	}
-	figures = map[string]any{
-		"accepted_per_second": perSecond(total, accepted), "pace_late_max_ms": ms(late),
-		"delivery_behind_accept_ms": ms(delivered - accepted),
-		"works":                     len(want), "lost": 0, "unacknowledged": 0, "repeated": messages.Load() -
-			int64(total),
-	}
-	report.Percentiles(figures, "publish_to_agent", took)
-	return map[string]any{"seconds": duration.Seconds(), "events_per_second": *steady, "events": total,
-		"manifest_bytes": *size, "consumers": *consumers}, figures, nil
+	l.want[id] = max(l.want[id], int64(generation))
 }
 
 // compareGenerations returns an error that names the first work of another generation.

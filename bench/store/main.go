@@ -303,28 +303,56 @@ func (b *bench) latency(ctx context.Context, follower follower) error {
 	if err != nil {
 		return err
 	}
-	var mu sync.Mutex
-	seen, acked := map[string]time.Time{}, map[string]time.Time{}
-	key := func(d store.Document) string { return fmt.Sprint(d.ID, "/", d.Version) }
+	w := writes{seen: map[string]time.Time{}, acked: map[string]time.Time{}}
 	fctx, stop := context.WithCancel(ctx)
 	following := make(chan error, 1)
 	go func() {
-		following <- watcher.Follow(fctx, store.FollowOptions{From: page.Cursor},
-			func(_ context.Context, batch store.Batch) error {
-				at := time.Now()
-				mu.Lock()
-				defer mu.Unlock()
-				for _, d := range batch.Documents {
-					seen[key(d)] = at
-				}
-				return nil
-			})
+		following <- watcher.Follow(fctx, store.FollowOptions{From: page.Cursor}, w.noteSeen)
 	}()
+	w.write(ctx, s)
+	for w.countUnseen() > 0 {
+		time.Sleep(5 * time.Millisecond)
+	}
+	stop()
+	<-following
+	var took []time.Duration
+	for k, at := range w.acked {
+		took = append(took, max(0, w.seen[k].Sub(at)))
+	}
+	figures := map[string]any{"writes_per_second": float64(len(took)) / duration.Seconds()}
+	report.Percentiles(figures, "commit_to_follower", took)
+	p := params()
+	p["rate"], p["follower"] = *rate, string(follower)
+	return report.Line(os.Stdout, "store/latency", p, figures)
+}
+
+// writes are the times of the writes of latency, by writeKey.
+type writes struct {
+	mu          sync.Mutex
+	seen, acked map[string]time.Time // by the follower, and to the writer
+}
+
+// writeKey names one version of a document.
+func writeKey(d store.Document) string { return fmt.Sprint(d.ID, "/", d.Version) }
+
+// noteSeen records what a follower has received.
+func (w *writes) noteSeen(_ context.Context, batch store.Batch) error {
+	at := time.Now()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range batch.Documents {
+		w.seen[writeKey(d)] = at
+	}
+	return nil
+}
+
+// write updates documents at a steady pace by several writers.
+func (w *writes) write(ctx context.Context, s *store.Store) {
 	jobs := make(chan int64, 10000)
 	var group sync.WaitGroup
-	for w := range *writers {
+	for writer := range *writers {
 		group.Go(func() {
-			r := rand.New(rand.NewPCG(*seed, uint64(w)))
+			r := rand.New(rand.NewPCG(*seed, uint64(writer)))
 			for n := range jobs {
 				d, _, err := s.Update(ctx, "Bundle", id(n), 0, func(d *store.Document) error {
 					d.Spec = body(r)
@@ -335,9 +363,9 @@ func (b *bench) latency(ctx context.Context, follower follower) error {
 					log.Print(err)
 					continue
 				}
-				mu.Lock()
-				acked[key(d)] = at
-				mu.Unlock()
+				w.mu.Lock()
+				w.acked[writeKey(d)] = at
+				w.mu.Unlock()
 			}
 		})
 	}
@@ -350,29 +378,16 @@ func (b *bench) latency(ctx context.Context, follower follower) error {
 	tick.Stop()
 	close(jobs)
 	group.Wait()
-	for {
-		mu.Lock()
-		missing := 0
-		for k := range acked {
-			if _, ok := seen[k]; !ok {
-				missing++
-			}
+}
+
+// countUnseen returns how many acknowledged writes the follower has not received.
+func (w *writes) countUnseen() (missing int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for k := range w.acked {
+		if _, ok := w.seen[k]; !ok {
+			missing++
 		}
-		mu.Unlock()
-		if missing == 0 {
-			break
-		}
-		time.Sleep(5 * time.Millisecond)
 	}
-	stop()
-	<-following
-	var took []time.Duration
-	for k, at := range acked {
-		took = append(took, max(0, seen[k].Sub(at)))
-	}
-	figures := map[string]any{"writes_per_second": float64(len(took)) / duration.Seconds()}
-	report.Percentiles(figures, "commit_to_follower", took)
-	p := params()
-	p["rate"], p["follower"] = *rate, string(follower)
-	return report.Line(os.Stdout, "store/latency", p, figures)
+	return missing
 }
