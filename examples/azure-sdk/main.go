@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path"
 	"time"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
@@ -168,43 +169,15 @@ func run(ctx context.Context, file string) error {
 	group := "/subscriptions/" + a.Subscription + "/resourceGroups/example"
 	list := c.endpoint + group + "/providers/Microsoft.RedHatOpenShift/hcpOpenShiftClusters"
 	cluster := list + "/demo"
-	step := func(format string, args ...any) { fmt.Printf(format+"\n", args...) }
-
-	start := time.Now()
-	answer, err := c.send(ctx, http.MethodPut, cluster, newCluster(a.Location, group), http.StatusCreated, http.StatusOK)
-	if err != nil {
+	if err := c.createCluster(ctx, cluster, newCluster(a.Location, group)); err != nil {
 		return err
 	}
-	made, err := await[hcp.Cluster](ctx, c, answer, "")
-	if err != nil {
+	if err := c.createNodePool(ctx, cluster+"/nodePools/workers", a.Location); err != nil {
 		return err
 	}
-	properties := valueOf(made.Properties)
-	step("created   %s in %.1f s: %s, API at %s", valueOf(made.Name), time.Since(start).Seconds(),
-		valueOf(properties.ProvisioningState), valueOf(valueOf(properties.API).URL))
-
-	answer, err = c.send(ctx, http.MethodPut, cluster+"/nodePools/workers", hcp.NodePool{Location: a.Location,
-		Properties: &hcp.NodePoolProperties{Platform: hcp.NodePoolPlatform{VMSize: "Standard_D4s_v3"}, Replicas: to.Ptr(2)}},
-		http.StatusCreated, http.StatusOK)
-	if err != nil {
+	if err := c.patchTags(ctx, cluster); err != nil {
 		return err
 	}
-	pool, err := await[hcp.NodePool](ctx, c, answer, "")
-	if err != nil {
-		return err
-	}
-	step("created   node pool %s: %s", valueOf(pool.Name), valueOf(valueOf(pool.Properties).ProvisioningState))
-
-	answer, err = c.send(ctx, http.MethodPatch, cluster, map[string]any{"tags": map[string]string{"team": "shop"}},
-		http.StatusAccepted, http.StatusOK)
-	if err != nil {
-		return err
-	}
-	if made, err = await[hcp.Cluster](ctx, c, answer, runtime.FinalStateViaLocation); err != nil {
-		return err
-	}
-	step("patched   tags are %v", valueOf(made.Tags))
-
 	for pager := c.pager(list + "?$top=1"); pager.More(); {
 		p, err := pager.NextPage(ctx)
 		if err != nil {
@@ -226,8 +199,60 @@ func run(ctx context.Context, file string) error {
 		return err
 	}
 	step("trusted   its API takes tokens of Entra: the user is %s", user)
+	return c.deleteCluster(ctx, cluster)
+}
 
-	answer, err = c.send(ctx, http.MethodDelete, cluster, nil, http.StatusAccepted, http.StatusNoContent)
+// step prints the line of a step.
+func step(format string, args ...any) { fmt.Printf(format+"\n", args...) }
+
+func (c *client) createCluster(ctx context.Context, cluster string, wanted hcp.Cluster) error {
+	start := time.Now()
+	answer, err := c.send(ctx, http.MethodPut, cluster, wanted, http.StatusCreated, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	made, err := await[hcp.Cluster](ctx, c, answer, "")
+	if err != nil {
+		return err
+	}
+	properties := valueOf(made.Properties)
+	step("created   %s in %.1f s: %s, API at %s", valueOf(made.Name), time.Since(start).Seconds(),
+		valueOf(properties.ProvisioningState), valueOf(valueOf(properties.API).URL))
+	return nil
+}
+
+func (c *client) createNodePool(ctx context.Context, url, location string) error {
+	answer, err := c.send(ctx, http.MethodPut, url, hcp.NodePool{Location: location,
+		Properties: &hcp.NodePoolProperties{Platform: hcp.NodePoolPlatform{VMSize: "Standard_D4s_v3"}, Replicas: to.Ptr(2)}},
+		http.StatusCreated, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	pool, err := await[hcp.NodePool](ctx, c, answer, "")
+	if err != nil {
+		return err
+	}
+	step("created   node pool %s: %s", valueOf(pool.Name), valueOf(valueOf(pool.Properties).ProvisioningState))
+	return nil
+}
+
+func (c *client) patchTags(ctx context.Context, cluster string) error {
+	answer, err := c.send(ctx, http.MethodPatch, cluster, map[string]any{"tags": map[string]string{"team": "shop"}},
+		http.StatusAccepted, http.StatusOK)
+	if err != nil {
+		return err
+	}
+	made, err := await[hcp.Cluster](ctx, c, answer, runtime.FinalStateViaLocation)
+	if err != nil {
+		return err
+	}
+	step("patched   tags are %v", valueOf(made.Tags))
+	return nil
+}
+
+// deleteCluster deletes a cluster, and checks that it does not exist any more.
+func (c *client) deleteCluster(ctx context.Context, cluster string) error {
+	answer, err := c.send(ctx, http.MethodDelete, cluster, nil, http.StatusAccepted, http.StatusNoContent)
 	if err != nil {
 		return err
 	}
@@ -239,7 +264,7 @@ func run(ctx context.Context, file string) error {
 	if !errors.As(err, &refused) || refused.ErrorCode != "ResourceNotFound" {
 		return fmt.Errorf("the deleted cluster is still there: %v", err)
 	}
-	step("deleted   %s: %s", valueOf(made.Name), refused.ErrorCode)
+	step("deleted   %s: %s", path.Base(cluster), refused.ErrorCode)
 	return nil
 }
 
