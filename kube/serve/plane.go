@@ -105,19 +105,7 @@ func (p *plane) run(ctx context.Context) error {
 	cause := p.wait(ctx, ended, ready)
 	if cause == nil && ctx.Err() == nil {
 		if cause = p.announce(); cause == nil {
-			manager := self.Config(p.server(), component(controllerManagerUser))
-			go func() { ended <- ending("controller manager", controllers.Run(workCtx, p.files, manager)) }()
-			go func() {
-				client := self.Config(p.server(), component(schedulerUser))
-				ended <- ending("scheduler", scheduler.Run(workCtx, client))
-			}()
-			go func() { ended <- ending("approver of kubelets", kubelets.Run(workCtx, manager)) }()
-			if p.options.Simulated {
-				go func() { ended <- ending("simulated nodes", nodes.Run(workCtx, manager)) }()
-			}
-			go p.keepCredentials(workCtx)
-			go secrets.Run(workCtx, p.files, p.log)
-			go returnMemory(workCtx)
+			p.startClients(workCtx, self, ended)
 			go governor.Run(workCtx)
 			cause = p.wait(ctx, ended, nil)
 		}
@@ -135,6 +123,24 @@ func (p *plane) run(ctx context.Context) error {
 	within(storeGrace, p.store.Stop)
 	p.log.Info("stopped")
 	return cause
+}
+
+// startClients starts the parts that call the API server in this process. They run until ctx ends; one that fails sends
+// its error to ended.
+func (p *plane) startClients(ctx context.Context, self *inprocess.Server, ended chan<- error) {
+	manager := self.Config(p.server(), component(controllerManagerUser))
+	go func() { ended <- ending("controller manager", controllers.Run(ctx, p.files, manager)) }()
+	go func() {
+		client := self.Config(p.server(), component(schedulerUser))
+		ended <- ending("scheduler", scheduler.Run(ctx, client))
+	}()
+	go func() { ended <- ending("approver of kubelets", kubelets.Run(ctx, manager)) }()
+	if p.options.Simulated {
+		go func() { ended <- ending("simulated nodes", nodes.Run(ctx, manager)) }()
+	}
+	go p.keepCredentials(ctx)
+	go secrets.Run(ctx, p.files, p.log)
+	go returnMemory(ctx)
 }
 
 // wait returns when ctx is done or the plane is ready (nil), or when a part has failed.
