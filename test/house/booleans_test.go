@@ -5,10 +5,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"os"
-	"path/filepath"
-	"slices"
-	"strings"
 	"testing"
 )
 
@@ -18,43 +14,20 @@ import (
 // methods of foreign interfaces. -update removes lines without a function; a new line is added by hand, with a reason
 // in review.
 func TestNoFunctionHasABooleanParameter(t *testing.T) {
-	const list = "testdata/booleans"
-	data, err := os.ReadFile(list)
-	if err != nil {
-		t.Fatal(err)
-	}
-	allowed := strings.Split(strings.TrimSpace(string(data)), "\n")
-	var remaining []string
+	exceptions := readExceptions(t, "testdata/booleans")
 	walkGo(t, func(path string, src []byte) {
-		fset := token.NewFileSet()
-		file, err := parser.ParseFile(fset, path, src, parser.SkipObjectResolution)
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		name, err := filepath.Rel("../..", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if generated(file) || strings.HasSuffix(name, "_gen.go") || strings.HasSuffix(name, ".pb.go") {
+		fset, file, isOurs := parseOurs(t, path, src)
+		if !isOurs {
 			return
 		}
 		for _, f := range booleanParameters(file) {
-			entry := filepath.ToSlash(name) + " " + f.name
-			if !slices.Contains(allowed, entry) {
+			if !exceptions.allow(t, path, f.name) {
 				t.Errorf("%s: %s has a parameter of type bool; use two functions or a named type (decision 80)",
 					fset.Position(f.at), f.name)
 			}
-			remaining = append(remaining, entry)
 		}
 	})
-	if !*update {
-		return
-	}
-	kept := slices.DeleteFunc(allowed, func(entry string) bool { return !slices.Contains(remaining, entry) })
-	if err := os.WriteFile(list, []byte(strings.Join(kept, "\n")+"\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	exceptions.update(t)
 }
 
 // function is a function with a parameter of type bool.
