@@ -57,9 +57,8 @@ type Proof struct {
 
 type identityKey struct{}
 
-// WithIdentity returns a context with an identity. A Router calls it, and tests of
-// handlers may.
-func WithIdentity(ctx context.Context, id Identity) context.Context {
+// withIdentity returns a context with an identity. A Router calls it.
+func withIdentity(ctx context.Context, id Identity) context.Context {
 	return context.WithValue(ctx, identityKey{}, id)
 }
 

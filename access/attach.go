@@ -30,8 +30,8 @@ func (d *Directory) UpdateMembers(ctx context.Context, account cluster.Account, 
 			spec.Members = slices.DeleteFunc(spec.Members, func(m string) bool { return slices.Contains(remove, m) })
 			slices.Sort(spec.Members)
 			spec.Members = slices.Compact(spec.Members)
-			if len(spec.Members) > MaxMembers {
-				return fmt.Errorf("a group has at most %d members: %w", MaxMembers, ErrTooMany)
+			if len(spec.Members) > maxMembers {
+				return fmt.Errorf("a group has at most %d members: %w", maxMembers, ErrTooMany)
 			}
 			doc.Spec = toJSON(spec)
 			return nil
@@ -76,7 +76,7 @@ func (d *Directory) Attach(ctx context.Context, a AttachmentDocument) (Attachmen
 		name := a.PolicyID + " " + string(a.Type) + " " + a.Target
 		doc, err := tx.Create(ctx, document(KindAttachment, newID(), a.Account, name, spec))
 		if err == nil {
-			err = checkCount(ctx, tx, a.Account, KindAttachment, MaxAttachments)
+			err = checkCount(ctx, tx, a.Account, KindAttachment, maxAttachments)
 		}
 		if err == nil {
 			err = checkReach(ctx, tx, a.Account)

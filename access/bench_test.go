@@ -76,7 +76,7 @@ func BenchmarkProofAndDecision(b *testing.B) {
 // BenchmarkProofAndConditions is the same with as many policies as may reach a principal, each with a condition that is
 // evaluated. The last one permits.
 func BenchmarkProofAndConditions(b *testing.B) {
-	benchmarkSignedGET(b, taggedResources{}, directoryWith(b, MaxReach, func(i int) string {
+	benchmarkSignedGET(b, taggedResources{}, directoryWith(b, maxReach, func(i int) string {
 		return fmt.Sprintf(`permit (principal, action == ROSA::Action::"DescribeCluster", resource)
 			when { resource.hasTag("team") && resource.getTag("team") == "team-%d" };`, i)
 	}))

@@ -11,18 +11,18 @@ import (
 
 // Bounds of one account. They bound the memory of its policies and the time of a decision.
 const (
-	MaxPolicies    = 1000
-	MaxGroups      = 500
-	MaxMembers     = 1000 // of a group
-	MaxAttachments = 5000
-	MaxAdmins      = 100
+	maxPolicies    = 1000
+	maxGroups      = 500
+	maxMembers     = 1000 // of a group
+	maxAttachments = 5000
+	maxAdmins      = 100
 
-	// MaxAttachedStatements bounds the statements of all attachments: those of a policy count once for
+	// maxAttachedStatements bounds the statements of all attachments: those of a policy count once for
 	// each of its attachments.
-	MaxAttachedStatements = 20_000
-	// MaxReach bounds the statements that reach one principal, by attachments to its ARN and to the groups
+	maxAttachedStatements = 20_000
+	// maxReach bounds the statements that reach one principal, by attachments to its ARN and to the groups
 	// that have the ARN as a member. A session has those of its role besides.
-	MaxReach = 500
+	maxReach = 500
 )
 
 // plurals names the documents that an account has a bounded number of.
@@ -73,11 +73,11 @@ func checkReach(ctx context.Context, tx *store.Tx, account cluster.Account) erro
 	switch {
 	case err != nil:
 		return fmt.Errorf("counting the attached statements of account %s: %w", account, err)
-	case attached > MaxAttachedStatements:
+	case attached > maxAttachedStatements:
 		return fmt.Errorf("at most %d statements of policies are attached in an account, each once for each attachment: %w",
-			MaxAttachedStatements, ErrTooMany)
-	case reach > MaxReach:
-		return fmt.Errorf("at most %d statements of policies reach one principal: %w", MaxReach, ErrTooMany)
+			maxAttachedStatements, ErrTooMany)
+	case reach > maxReach:
+		return fmt.Errorf("at most %d statements of policies reach one principal: %w", maxReach, ErrTooMany)
 	}
 	return nil
 }

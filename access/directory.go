@@ -159,7 +159,7 @@ func (d *Directory) CreateAdmin(ctx context.Context, account cluster.Account, pr
 		doc, err := tx.Create(ctx, document(KindAdmin, string(principal), account, "",
 			adminSpec{CreatedBy: store.ActorFrom(ctx).Principal}))
 		if err == nil {
-			err = checkCount(ctx, tx, account, KindAdmin, MaxAdmins)
+			err = checkCount(ctx, tx, account, KindAdmin, maxAdmins)
 		}
 		return doc, err
 	})
@@ -237,7 +237,7 @@ func (d *Directory) PutPolicy(ctx context.Context, p PolicyDocument) (PolicyDocu
 		if p.ID == "" {
 			doc, err := tx.Create(ctx, document(KindPolicy, newID(), p.Account, p.Name, spec))
 			if err == nil {
-				err = checkCount(ctx, tx, p.Account, KindPolicy, MaxPolicies)
+				err = checkCount(ctx, tx, p.Account, KindPolicy, maxPolicies)
 			}
 			return doc, err
 		}
@@ -284,7 +284,7 @@ func (d *Directory) CreateGroup(ctx context.Context, g GroupDocument) (GroupDocu
 		doc, err := tx.Create(ctx, document(KindGroup, newID(), g.Account, g.Name, groupSpec{Name: g.Name,
 			Description: g.Description, Members: []string{}, CreatedBy: store.ActorFrom(ctx).Principal}))
 		if err == nil {
-			err = checkCount(ctx, tx, g.Account, KindGroup, MaxGroups)
+			err = checkCount(ctx, tx, g.Account, KindGroup, maxGroups)
 		}
 		return doc, err
 	})

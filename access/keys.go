@@ -65,8 +65,8 @@ type KeyPair struct {
 const (
 	// MaxKeys bounds the enabled key pairs of a principal: the present one, and its successor.
 	MaxKeys = 2
-	// MaxSessions bounds the temporary credentials of a principal, or of a role, that have not expired.
-	MaxSessions = 100
+	// maxSessions bounds the temporary credentials of a principal, or of a role, that have not expired.
+	maxSessions = 100
 )
 
 // Account is an account of the region. The principals of a privileged account are operators.
@@ -278,9 +278,9 @@ func checkKeys(ctx context.Context, tx *store.Tx, of keyPairSpec) error {
 	case of.Expires == nil && keys > MaxKeys:
 		return fmt.Errorf("%s has %d enabled key pairs; disable or delete one first, see `atoll key list`: %w",
 			of.Principal, MaxKeys, ErrTooManyKeys)
-	case of.Expires != nil && sessions > MaxSessions:
+	case of.Expires != nil && sessions > maxSessions:
 		return fmt.Errorf("%s has %d sessions that have not expired; delete one first, see `atoll key list`: %w",
-			holderOf(of.Principal), MaxSessions, ErrTooManyKeys)
+			holderOf(of.Principal), maxSessions, ErrTooManyKeys)
 	}
 	return nil
 }

@@ -26,9 +26,9 @@ const (
 
 // Bounds of links.
 const (
-	MaxLinks     = 1000 // of an account
-	MaxLinkCodes = 100  // of an account, that have not expired
-	MaxLinkValid = 7 * 24 * time.Hour
+	maxLinks     = 1000 // of an account
+	maxLinkCodes = 100  // of an account, that have not expired
+	maxLinkValid = 7 * 24 * time.Hour
 )
 
 // LinkCodeHeader has the code of a request that links the identity of its token.
@@ -167,8 +167,8 @@ func (d *Directory) CreateLinkCode(ctx context.Context, c LinkCode) (string, err
 	case !linkPrincipalPattern.MatchString(string(c.Principal)):
 		return "", fmt.Errorf("a person is linked to a user or the root of an account, not to %s: %w", quoted(c.Principal),
 			ErrInvalid)
-	case valid < time.Second || valid > MaxLinkValid+time.Minute:
-		return "", fmt.Errorf("a link code is valid for 1m to %s: %w", MaxLinkValid, ErrInvalid)
+	case valid < time.Second || valid > maxLinkValid+time.Minute:
+		return "", fmt.Errorf("a link code is valid for 1m to %s: %w", maxLinkValid, ErrInvalid)
 	}
 	code := rand.Text()
 	id, expires := linkCodeID(code), c.Expires.UTC().Truncate(time.Second)
@@ -196,8 +196,8 @@ func checkLinkCodes(ctx context.Context, tx *store.Tx, account cluster.Account) 
 	var n int
 	err := tx.QueryRow(ctx, `select count(*) from document where kind = 'LinkCode' and scope = $1 and removed_at is null
 		and (spec->>'expiresAt')::timestamptz > now()`, account).Scan(&n)
-	if err == nil && n > MaxLinkCodes {
-		err = fmt.Errorf("an account has at most %d link codes that were not used: %w", MaxLinkCodes, ErrTooMany)
+	if err == nil && n > maxLinkCodes {
+		err = fmt.Errorf("an account has at most %d link codes that were not used: %w", maxLinkCodes, ErrTooMany)
 	}
 	return err
 }
@@ -235,7 +235,7 @@ func (d *Directory) RedeemLink(ctx context.Context, caller Identity) (Link, erro
 			err = ErrLinked
 		}
 		if err == nil {
-			err = checkCount(ctx, tx, account, KindLink, MaxLinks)
+			err = checkCount(ctx, tx, account, KindLink, maxLinks)
 		}
 		return doc, err
 	})
@@ -282,7 +282,7 @@ func putAdmin(ctx context.Context, tx *store.Tx, account cluster.Account, princi
 	doc, err := tx.Create(ctx, document(KindAdmin, string(principal), account, "",
 		adminSpec{CreatedBy: string(principal)}))
 	if err == nil {
-		err = checkCount(ctx, tx, account, KindAdmin, MaxAdmins)
+		err = checkCount(ctx, tx, account, KindAdmin, maxAdmins)
 	}
 	return doc, err
 }

@@ -143,7 +143,7 @@ func TestADismissedAdministratorHasNoLinkCodes(t *testing.T) {
 // The number of codes of an account is bounded. Expired ones do not count, and are removed after a day.
 func TestLinkCodesAreBounded(t *testing.T) {
 	s, k, _ := startLinks(t)
-	for range MaxLinkCodes {
+	for range maxLinkCodes {
 		newCode(t, k, LinkCode{Principal: oidcUser})
 	}
 	c := LinkCode{Account: account, Principal: oidcUser, Expires: time.Now().Add(time.Hour)}

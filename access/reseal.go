@@ -50,7 +50,7 @@ func (k *KeyStore) Reseal(ctx context.Context, failures *Failures, observe func(
 	var p ResealProgress
 	for done := ""; ; {
 		failures.record(ctx, readSealKeys, k.sealer.Problem())
-		keys := k.sealer.KeyIDs()
+		keys := k.sealer.keyIDs()
 		if len(keys) > 1 || done != keys[0] { // nobody seals with another key when there is one
 			var err error
 			before := p.Resealed

@@ -258,7 +258,7 @@ func TestARotationOfTheSealKeyOutlivesAKill(t *testing.T) {
 	if p := <-runReseal(t, k); p.Others != 0 || p.Resealed < n/2-1 {
 		t.Errorf("the next process: %+v", p)
 	}
-	if err := k.DropSealKey(t.Context(), k.sealer.KeyIDs()[1]); err != nil {
+	if err := k.DropSealKey(t.Context(), k.sealer.keyIDs()[1]); err != nil {
 		t.Fatal(err)
 	}
 	fresh := runKeys(t, s, file, CacheObserver{})

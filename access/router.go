@@ -255,7 +255,7 @@ func (rt *Router) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	caller.RequestID = rest.OperationID(r.Context())
-	ctx = context.WithValue(WithIdentity(r.Context(), caller), proofKey{}, proof)
+	ctx = context.WithValue(withIdentity(r.Context(), caller), proofKey{}, proof)
 	rt.muxOf(r).ServeHTTP(w, withoutClaims(r, body).WithContext(ctx))
 }
 

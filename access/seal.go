@@ -156,8 +156,8 @@ func (s *Sealer) key(id string) (found sealKey, ids string, isKnown bool) {
 	return found, ids, isKnown
 }
 
-// KeyIDs returns the ids of the keys, which are no secrets. The first one seals.
-func (s *Sealer) KeyIDs() []string {
+// keyIDs returns the ids of the keys, which are no secrets. The first one seals.
+func (s *Sealer) keyIDs() []string {
 	keys, _ := s.current(sealReread)
 	ids := make([]string, len(keys))
 	for i, k := range keys {
@@ -167,7 +167,7 @@ func (s *Sealer) KeyIDs() []string {
 }
 
 // ID identifies the key that seals; it is not secret.
-func (s *Sealer) ID() string { return s.KeyIDs()[0] }
+func (s *Sealer) ID() string { return s.keyIDs()[0] }
 
 // Seal encrypts the secret of the key pair bound. The result names the key:
 // v1.<id>.<nonce and ciphertext>.

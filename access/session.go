@@ -14,8 +14,8 @@ import (
 	"atoll.dev/cluster"
 )
 
-// MaxSession is the longest validity of temporary credentials, as in AWS.
-const MaxSession = 12 * time.Hour
+// maxSession is the longest validity of temporary credentials, as in AWS.
+const maxSession = 12 * time.Hour
 
 const (
 	sessionKeyPrefix = "ASIA" // of the access key ids of temporary credentials, as in AWS
@@ -59,9 +59,9 @@ func (s Session) String() string { return "session of " + s.AccessKeyID }
 // GoString hides the secrets from %#v.
 func (s Session) GoString() string { return s.String() }
 
-// SessionPrincipal returns the principal of a session: of a role, arn:aws:iam::ID:role/ROLE, the assumed
+// sessionPrincipal returns the principal of a session: of a role, arn:aws:iam::ID:role/ROLE, the assumed
 // role's session with a name; any other principal itself. The error is ErrInvalid.
-func SessionPrincipal(principal policy.Principal, name string) (policy.Principal, error) {
+func sessionPrincipal(principal policy.Principal, name string) (policy.Principal, error) {
 	parts := strings.SplitN(string(principal), ":", 6)
 	role, isRole := "", false
 	if len(parts) == 6 {
@@ -85,7 +85,7 @@ func SessionPrincipal(principal policy.Principal, name string) (policy.Principal
 	return session, nil
 }
 
-// CreateSession creates temporary credentials of a principal, for a time of at most MaxSession. name is
+// CreateSession creates temporary credentials of a principal, for a time of at most maxSession. name is
 // the name of a role's session, and empty for other principals. The secret and the token are not shown
 // again.
 func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, principal policy.Principal, name string,
@@ -93,12 +93,12 @@ func (k *KeyStore) CreateSession(ctx context.Context, account cluster.Account, p
 	if err := checkPrincipal(account, principal); err != nil {
 		return Session{}, err
 	}
-	principal, err := SessionPrincipal(principal, name)
+	principal, err := sessionPrincipal(principal, name)
 	if err != nil {
 		return Session{}, err
 	}
-	if of < time.Minute || of > MaxSession {
-		return Session{}, fmt.Errorf("a session is valid for 1m to %s, not %s: %w", MaxSession, of, ErrInvalid)
+	if of < time.Minute || of > maxSession {
+		return Session{}, fmt.Errorf("a session is valid for 1m to %s, not %s: %w", maxSession, of, ErrInvalid)
 	}
 	id, secret, err := NewKeyPair()
 	if err != nil {

@@ -280,7 +280,7 @@ func TestTheSessionsOfARoleAreBounded(t *testing.T) {
 	k := NewKeyStore(openStore(t, pgtest.DSN(t), store.Hooks{}), sealer(t, filepath.Join(t.TempDir(), "key")),
 		CacheObserver{})
 	var last Session
-	for i := range MaxSessions {
+	for i := range maxSessions {
 		s, err := k.CreateSession(t.Context(), account, testRole, fmt.Sprintf("ci-%d", i), time.Hour)
 		if err != nil {
 			t.Fatalf("session %d: %v", i, err)

@@ -70,8 +70,8 @@ const (
 	maxPrefix                               = maxIssuerURL + maxClaimBytes
 )
 
-// ReservedNames are the beginnings of users and groups that no token can have.
-var ReservedNames = []string{"system:", "atoll:"}
+// reservedNames are the beginnings of users and groups that no token can have.
+var reservedNames = []string{"system:", "atoll:"}
 
 // authenticationRule checks the structure of spec.authentication; checkAuthentication checks the rest.
 var authenticationRule = document.Object(map[string]document.Rule{
@@ -293,7 +293,7 @@ func prefixProblem(prefix string) string {
 	case strings.ContainsFunc(prefix, func(r rune) bool { return unicode.IsSpace(r) || !unicode.IsPrint(r) }):
 		return "has a space or a character that cannot be printed"
 	}
-	for _, reserved := range ReservedNames {
+	for _, reserved := range reservedNames {
 		if strings.HasPrefix(prefix, reserved) || strings.HasPrefix(reserved, prefix) {
 			return "is a beginning of " + reserved + " or begins with it; these names are reserved"
 		}

@@ -27,9 +27,9 @@ func ReleaseVersion(image string) (v string, ok bool) {
 	return v, true
 }
 
-// MaxNodeSkew is how many minor versions the nodes may be behind their control
+// maxNodeSkew is how many minor versions the nodes may be behind their control
 // plane: the version skew policy of Kubernetes for kubelets.
-const MaxNodeSkew = 3
+const maxNodeSkew = 3
 
 // CheckUpgrade returns why a control plane that runs version from may not go to
 // version to, and nil when it may:
@@ -62,7 +62,7 @@ func CheckUpgrade(from, to string) error {
 // CheckNodeVersion returns why nodes that run version from ("" for new ones) may
 // not go to version to below a control plane of version plane, and nil when they
 // may: nodes do not go back, are never newer than their control plane, and at
-// most MaxNodeSkew minor versions behind it. The error reads as a predicate of
+// most maxNodeSkew minor versions behind it. The error reads as a predicate of
 // the wanted release. Versions that cannot be read are not judged.
 func CheckNodeVersion(from, to, plane string) error {
 	wanted, err := version.ParseSemantic(to)
@@ -79,7 +79,7 @@ func CheckNodeVersion(from, to, plane string) error {
 		return fmt.Errorf("is %s, and the nodes run %s; a release does not go back", wanted, before)
 	case control.LessThan(wanted):
 		return fmt.Errorf("is %s, and the cluster's control plane runs %s; upgrade that first", wanted, control)
-	case wanted.Major() != control.Major() || wanted.Minor()+MaxNodeSkew < control.Minor():
+	case wanted.Major() != control.Major() || wanted.Minor()+maxNodeSkew < control.Minor():
 		return fmt.Errorf("is %s, which is too old for the cluster's control plane of %s", wanted, control)
 	}
 	return nil
@@ -107,8 +107,8 @@ func (r Releases) Newest() (newest Release, ok bool) {
 	return newest, ok
 }
 
-// ByImage finds a release by its image.
-func (r Releases) ByImage(image string) (found Release, ok bool) {
+// byImage finds a release by its image.
+func (r Releases) byImage(image string) (found Release, ok bool) {
 	i := slices.IndexFunc(r, func(release Release) bool { return release.Image == image })
 	if i < 0 || image == "" {
 		return Release{}, false
@@ -124,7 +124,7 @@ func (r Releases) hasVersion(v string) bool {
 // VersionOf returns the version of an image: by the releases, else by the
 // image's tag, because a cluster may run a release that is offered no more.
 func (r Releases) VersionOf(image string) string {
-	if release, ok := r.ByImage(image); ok {
+	if release, ok := r.byImage(image); ok {
 		return release.Version
 	}
 	return image[strings.LastIndex(image, ":")+1:]
@@ -133,7 +133,7 @@ func (r Releases) VersionOf(image string) string {
 // checkOffered reports whether the region offers an image, and adds a problem
 // when it does not.
 func (r Releases) checkOffered(p *document.Problems, path, image string) (offered bool) {
-	if _, ok := r.ByImage(image); ok {
+	if _, ok := r.byImage(image); ok {
 		return true
 	}
 	images := make([]string, len(r))

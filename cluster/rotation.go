@@ -25,12 +25,6 @@ type RotationData struct {
 
 const rotationsMember = "rotations"
 
-// ReadRotations returns the orders of rotations in a stored spec.
-func ReadRotations(spec json.RawMessage) (Rotations, error) {
-	_, orders, err := CutRotations(spec)
-	return orders, err
-}
-
 // CutRotations returns a stored spec without the orders of rotations, and the orders.
 func CutRotations(spec json.RawMessage) (json.RawMessage, Rotations, error) {
 	rest, orders, err := cutOrder[Rotations](spec, rotationsMember)

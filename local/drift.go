@@ -212,7 +212,7 @@ func (h Home) Programs() Binaries {
 	if r, isRunning := h.supervisorRecord(); isRunning && r.Programs != nil {
 		return *r.Programs
 	}
-	bin, err := FindBinaries()
+	bin, err := findBinaries()
 	if err != nil {
 		return Binaries{} // Up has the same error
 	}

@@ -66,7 +66,7 @@ func (h Home) Logs(ctx context.Context, o LogOptions, line func(process, text st
 		part   string
 	}
 	planes := h.planeLogs()
-	path := func(name string) string { return cmp.Or(planes[name], h.LogPath(name)) }
+	path := func(name string) string { return cmp.Or(planes[name], h.logPath(name)) }
 	logs := make([]*tailed, len(o.Processes))
 	for i, name := range o.Processes {
 		data, from, err := readEnd(path(name))

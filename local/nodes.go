@@ -109,7 +109,7 @@ func (h Home) RealNodes() (programs string, dirs []string, err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	bin, err := FindBinaries()
+	bin, err := findBinaries()
 	if err != nil {
 		return "", nil, err
 	}

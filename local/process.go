@@ -81,8 +81,8 @@ func (h Home) readRecords() []Record {
 	return rs
 }
 
-// LogPath is where a process writes its log.
-func (h Home) LogPath(name string) string { return h.Path("logs", name+".log") }
+// logPath is where a process writes its log.
+func (h Home) logPath(name string) string { return h.Path("logs", name+".log") }
 
 // start launches the process in a session of its own, so that it outlives its
 // supervisor and no terminal's Ctrl-C reaches it.
@@ -90,7 +90,7 @@ func (h Home) start(homeID string, s Spec, restarts int) (Record, *exec.Cmd, err
 	if port := s.firstTakenPort(isPortFree); port != 0 {
 		return Record{}, nil, fmt.Errorf("%s: port %d is taken by %s", s.Name, port, portHolder(port))
 	}
-	log, err := os.OpenFile(h.LogPath(s.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(h.logPath(s.Name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return Record{}, nil, fmt.Errorf("%s: log: %w", s.Name, err)
 	}

@@ -100,7 +100,7 @@ func (h Home) choosePrograms(ctx context.Context, d gitops.Declaration, dir stri
 	if d.Versions.Atoll == "" && st.Programs.Dir == "" && st.Programs.Newest == nil {
 		return st.Programs, nil, nil
 	}
-	own, err := FindBinaries()
+	own, err := findBinaries()
 	if err != nil {
 		return RegionPrograms{}, nil, err
 	}

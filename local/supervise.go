@@ -45,7 +45,7 @@ func (h Home) Supervise(ctx context.Context, log *slog.Logger) error {
 	if err != nil {
 		return fmt.Errorf("supervisor: %w", err)
 	}
-	bin, err := FindBinaries()
+	bin, err := findBinaries()
 	if err != nil {
 		return err
 	}

@@ -202,7 +202,7 @@ func TestAProcessThatIgnoresTheSignalIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	go cmd.Wait()
-	eventually(t, "it ignores", func() bool { data, _ := os.ReadFile(h.LogPath("stubborn")); return len(data) > 0 })
+	eventually(t, "it ignores", func() bool { data, _ := os.ReadFile(h.logPath("stubborn")); return len(data) > 0 })
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	if err := r.stop(ctx); err != nil {
@@ -217,7 +217,7 @@ func TestAProcessThatIgnoresTheSignalIsKilled(t *testing.T) {
 
 func TestLogsAreRotatedAndFollowed(t *testing.T) {
 	h, _ := newHome(t)
-	log, err := os.OpenFile(h.LogPath("p"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	log, err := os.OpenFile(h.logPath("p"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,10 +230,10 @@ func TestLogsAreRotatedAndFollowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	fmt.Fprintln(log, "second")
-	if data, _ := os.ReadFile(h.LogPath("p")); string(data) != "second\n" {
+	if data, _ := os.ReadFile(h.logPath("p")); string(data) != "second\n" {
 		t.Errorf("after the rotation: %q", data)
 	}
-	if info, err := os.Stat(h.LogPath("p") + ".1"); err != nil || info.Size() != logLimit+1 {
+	if info, err := os.Stat(h.logPath("p") + ".1"); err != nil || info.Size() != logLimit+1 {
 		t.Errorf("the old one: %v %v", info, err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())

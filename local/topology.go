@@ -64,8 +64,8 @@ type Binaries struct {
 	Kubes   map[string]string `json:",omitempty"` // other programs atoll-kube and Kube, by their KubeVersion
 }
 
-// FindBinaries locates atoll-kube beside this program, as `make build` puts it.
-func FindBinaries() (Binaries, error) {
+// findBinaries locates atoll-kube beside this program, as `make build` puts it.
+func findBinaries() (Binaries, error) {
 	self, err := os.Executable()
 	if err == nil {
 		self, err = filepath.EvalSymlinks(self)

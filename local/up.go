@@ -48,7 +48,7 @@ const (
 // Up starts the region, or continues an interrupted start, and returns when the region serves. It
 // calls show with each stage. When ctx ends, Up returns and the started processes continue.
 func (h Home) Up(ctx context.Context, opts UpOptions, show func(Event)) (Outcome, error) {
-	bin, err := FindBinaries()
+	bin, err := findBinaries()
 	if err != nil {
 		return "", err
 	}

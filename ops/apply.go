@@ -133,7 +133,7 @@ func (s State) acquire(e Event, now time.Time) (State, []Effect, error) {
 	switch {
 	case s.Status.IsTerminal() && !pendingNotification:
 		return s, nil, ErrEnded
-	case s.IsLeased(now):
+	case s.isLeased(now):
 		return s, nil, ErrLeased
 	case s.Status.IsTerminal() && now.Before(s.Notification.NotBefore), now.Before(s.NotBefore):
 		return s, nil, ErrTooEarly

@@ -155,9 +155,9 @@ func TestEveryOperationKeepsItsPromises(t *testing.T) {
 				t.Fatalf("%s: from %d%% to %d%%", s.Status, before.Percent, s.Percent)
 			case s.Fence < before.Fence || s.Fence > before.Fence+1:
 				t.Fatalf("the fence went from %d to %d", before.Fence, s.Fence)
-			case before.IsLeased(now) && e.Kind == Acquire:
+			case before.isLeased(now) && e.Kind == Acquire:
 				t.Fatal("a held lease was taken")
-			case e.Kind != Acquire && e.Kind != Cancel && (e.Fence != before.Fence || !before.IsLeased(now)):
+			case e.Kind != Acquire && e.Kind != Cancel && (e.Fence != before.Fence || !before.isLeased(now)):
 				t.Fatalf("%s without the lease was accepted", e.Kind)
 			case !now.Before(s.Deadline()) && !ended && e.Kind != Acquire && e.Kind != Release:
 				t.Fatalf("%s left the operation active after its budget", e.Kind)

@@ -256,7 +256,7 @@ func (e *Engine) enqueueIfDue(ctx context.Context, s State) {
 	switch {
 	case running != nil || !e.needsWork(s) || ctx.Err() != nil:
 		return
-	case s.IsLeased(now):
+	case s.isLeased(now):
 		e.nextRead[s.ID] = s.Lease.Until
 		return
 	case now.Before(s.dueAt()):

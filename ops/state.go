@@ -114,8 +114,8 @@ func (s State) StepDone(name string) (Step, bool) {
 	return Step{}, false
 }
 
-// IsLeased reports whether a process holds the operation at a time.
-func (s State) IsLeased(now time.Time) bool { return s.Lease != nil && now.Before(s.Lease.Until) }
+// isLeased reports whether a process holds the operation at a time.
+func (s State) isLeased(now time.Time) bool { return s.Lease != nil && now.Before(s.Lease.Until) }
 
 // hasPendingNotification reports whether the operation has ended and its notification must still be sent.
 func (s State) hasPendingNotification() bool {

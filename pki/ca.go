@@ -92,7 +92,7 @@ func OpenCA(dir string) (*CA, error) {
 	if err := ca.openIssuers(); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
-	if err := ca.SweepTokens(); err != nil {
+	if err := ca.sweepTokens(); err != nil {
 		return nil, fmt.Errorf("opening CA %s: %w", dir, err)
 	}
 	return ca, nil

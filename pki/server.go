@@ -145,7 +145,7 @@ func (s *Server) logAlarm(r *http.Request, log *slog.Logger, err error) {
 // that readiness checks keep the directory clean.
 func (s *Server) Check(context.Context) error {
 	_, _, err := s.ca.CRL()
-	errs := []error{s.ca.SweepTokens(), err}
+	errs := []error{s.ca.sweepTokens(), err}
 	for _, role := range Roles {
 		_, err := s.ca.issuerOf(role, time.Now())
 		errs = append(errs, err)

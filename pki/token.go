@@ -84,7 +84,7 @@ func (ca *CA) createToken(name Name, ttl time.Duration) (string, error) {
 		return "", fmt.Errorf("%s was %w at %s; `atoll mc allow %s` lets it join again", name, ErrRevoked,
 			revoked.At.UTC().Format(time.RFC3339), name)
 	}
-	if err := ca.SweepTokens(); err != nil {
+	if err := ca.sweepTokens(); err != nil {
 		return "", err
 	}
 	raw := make([]byte, 32)
@@ -139,8 +139,8 @@ func (ca *CA) redeem(text, keyHash string, want Name) (Name, error) {
 	return rec.Identity, nil
 }
 
-// SweepTokens removes the tokens that expired more than tokenKeep ago.
-func (ca *CA) SweepTokens() error {
+// sweepTokens removes the tokens that expired more than tokenKeep ago.
+func (ca *CA) sweepTokens() error {
 	now := time.Now()
 	_, err := ca.removeTokens(func(t tokenRecord) bool { return !now.Before(t.Expires.Add(tokenKeep)) })
 	if err != nil {

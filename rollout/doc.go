@@ -1,7 +1,7 @@
 // Package rollout carries a change of the configuration through the regions of an environment: sector after sector,
 // and in each sector wave after wave, while gates read the health of each changed region.
 //
-// Parse reads the file of a rollout. NewPlan returns its plan: the waves, the regions and management clusters of
+// Parse reads the file of a rollout. newPlan returns its plan: the waves, the regions and management clusters of
 // each, and the times. Plan.Step is the state machine: a function of the state, of one observation of the gates and
 // of the time, which returns the next state and the effects. It reads no clock and no network.
 //

@@ -199,7 +199,7 @@ func (d *Driver) readConfigOf(ctx context.Context, r *snapshot) error {
 	if err != nil {
 		return err
 	}
-	r.declared, r.fleet = declared, FleetOf(environment)
+	r.declared, r.fleet = declared, fleetOf(environment)
 	r.tree.Repository.Pinned = func(revision string, paths []string) (fs.FS, string, error) {
 		return d.Repository.PinnedTree(ctx, revision, paths)
 	}
@@ -262,7 +262,7 @@ func (d *Driver) begin(ctx context.Context, r snapshot) (Recorded, error) {
 	if err := d.checkNoOtherRollout(ctx, r); err != nil {
 		return Recorded{}, err
 	}
-	plan, err := NewPlan(r.rollout, r.fleet)
+	plan, err := newPlan(r.rollout, r.fleet)
 	if err != nil {
 		return Recorded{}, err
 	}

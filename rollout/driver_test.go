@@ -111,7 +111,7 @@ func TestAFailedGateStopsTheRolloutAndReverts(t *testing.T) {
 // TestACommandThatFindsItsWorkDoneWritesNothing: a second pause and a second resume leave record and deadlines alone.
 func TestACommandThatFindsItsWorkDoneWritesNothing(t *testing.T) {
 	begun := time.Unix(1_000_000, 0)
-	s := NewState(begun)
+	s := newState(begun)
 	s.Targets = map[Target]TargetState{"r1": {Changed: begun}}
 	for _, c := range []struct {
 		phase   Phase
@@ -312,10 +312,10 @@ func TestRolloutsOfOneEnvironmentFollowEachOther(t *testing.T) {
 // TestADriverForgetsItsSoakWhenAGateHasFailed lets another driver stop the rollout, and an operator resume it, between
 // two observations of a driver.
 func TestADriverForgetsItsSoakWhenAGateHasFailed(t *testing.T) {
-	s := NewState(time.Now())
+	s := newState(time.Now())
 	s.Soaked = Duration(time.Hour)
 	d := &Driver{lastText: []byte("{}"), state: s}
-	r := snapshot{recordText: []byte("{ }"), record: Recorded{State: NewState(time.Now())}}
+	r := snapshot{recordText: []byte("{ }"), record: Recorded{State: newState(time.Now())}}
 	if got := d.stateWithObservations(r).Soaked; got != s.Soaked {
 		t.Errorf("after a command the soak is %s", time.Duration(got))
 	}

@@ -181,7 +181,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 	if err != nil {
 		return Preview{}, err
 	}
-	plan, err := NewPlan(r, FleetOf(environment))
+	plan, err := newPlan(r, fleetOf(environment))
 	if err != nil {
 		return Preview{}, err
 	}
@@ -212,7 +212,7 @@ func (t Tree) Preview(r Rollout, start time.Time) (Preview, error) {
 		Unchecked: unchecked}
 	for i, w := range plan.Waves {
 		step := Step{Wave: w, Changes: []gitops.Change{}, Restarts: []string{}}
-		step.Expected, step.Longest = plan.Durations(w)
+		step.Expected, step.Longest = plan.durations(w)
 		if i < len(schedule.Waves) {
 			step.Period = schedule.Waves[i]
 		}

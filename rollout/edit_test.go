@@ -161,7 +161,7 @@ func TestARevertThroughTheRecordIsExact(t *testing.T) {
 	if err != nil || !strings.Contains(string(files["prod/regions/r1.yaml"]), `release: "2026-11-21"`) {
 		t.Fatalf("%s, %v", files["prod/regions/r1.yaml"], err)
 	}
-	raw, err := (Recorded{Undo: undo, Waves: []Wave{{}}, State: NewState(time.Now())}).encode()
+	raw, err := (Recorded{Undo: undo, Waves: []Wave{{}}, State: newState(time.Now())}).encode()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,8 @@ type Region struct {
 	Clusters []string
 }
 
-// FleetOf returns the Fleet of an environment of the configuration.
-func FleetOf(e gitops.Environment) Fleet {
+// fleetOf returns the Fleet of an environment of the configuration.
+func fleetOf(e gitops.Environment) Fleet {
 	f := Fleet{}
 	for _, s := range e.Sectors {
 		f.Sectors = append(f.Sectors, string(s))
@@ -87,9 +87,9 @@ func (d *Duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// NewPlan returns the plan of a rollout. It depends on the file and the fleet only. The errors name the file and line
+// newPlan returns the plan of a rollout. It depends on the file and the fleet only. The errors name the file and line
 // of each sector and canary that the fleet does not have.
-func NewPlan(r Rollout, fleet Fleet) (Plan, error) {
+func newPlan(r Rollout, fleet Fleet) (Plan, error) {
 	p := Plan{rollout: r, freezes: r.freezes()}
 	if err := r.checkNames(fleet); err != nil {
 		return Plan{}, err
@@ -240,9 +240,9 @@ func (p Plan) Schedule(start time.Time) Schedule {
 	return s
 }
 
-// Durations returns how long a wave is expected to take, and how long it takes when each region needs its whole
+// durations returns how long a wave is expected to take, and how long it takes when each region needs its whole
 // deadline: without its soak, and without time in freezes.
-func (p Plan) Durations(w Wave) (expected, longest Duration) {
+func (p Plan) durations(w Wave) (expected, longest Duration) {
 	batches := (len(w.Targets) + p.rollout.MaxInFlight - 1) / p.rollout.MaxInFlight
 	return Duration(batches) * Duration(p.rollout.expected()), Duration(batches) * Duration(p.rollout.Deadline)
 }

@@ -30,7 +30,7 @@ func bigRollout() Rollout {
 func TestAPlanForTenThousandRegionsCostsLittle(t *testing.T) {
 	fleet, r := bigFleet(10_000), bigRollout()
 	allocations := testing.AllocsPerRun(1, func() {
-		p, err := NewPlan(r, fleet)
+		p, err := newPlan(r, fleet)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestAPlanForTenThousandRegionsCostsLittle(t *testing.T) {
 func BenchmarkPlanOfTenThousandRegions(b *testing.B) {
 	fleet, r := bigFleet(10_000), bigRollout()
 	for b.Loop() {
-		p, err := NewPlan(r, fleet)
+		p, err := newPlan(r, fleet)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -57,12 +57,12 @@ func BenchmarkPlanOfTenThousandRegions(b *testing.B) {
 
 func BenchmarkStepWithTenThousandChangedRegions(b *testing.B) {
 	fleet, r := bigFleet(10_000), bigRollout()
-	p, err := NewPlan(r, fleet)
+	p, err := newPlan(r, fleet)
 	if err != nil {
 		b.Fatal(err)
 	}
 	now := time.Date(2026, 11, 23, 9, 0, 0, 0, time.UTC)
-	s, seen := NewState(now), Observation{}
+	s, seen := newState(now), Observation{}
 	for _, target := range slices.Concat(p.Waves[0].Targets, p.Waves[len(p.Waves)-1].Targets) {
 		s.Targets[target], seen[target] = TargetState{Changed: now, Healthy: now}, Health{Verdict: Passing}
 	}

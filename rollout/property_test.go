@@ -57,17 +57,17 @@ type history struct {
 func TestStepKeepsItsPromises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		r, fleet := drawRollout(t)
-		plan, err := NewPlan(r, fleet)
+		plan, err := newPlan(r, fleet)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if again, _ := NewPlan(r, fleet); !reflect.DeepEqual(plan.Waves, again.Waves) {
+		if again, _ := newPlan(r, fleet); !reflect.DeepEqual(plan.Waves, again.Waves) {
 			t.Fatal("two plans of the same rollout differ")
 		}
 		checkPlan(t, plan, fleet)
 		h := &history{plan: plan, fleet: fleet, completed: map[int]time.Time{}}
 		now := time.Date(2026, 10, 24, 5, 0, 0, 0, time.UTC)
-		s := NewState(now)
+		s := newState(now)
 		for range rapid.IntRange(1, 80).Draw(t, "steps") {
 			now = now.Add(time.Duration(rapid.IntRange(1, 600).Draw(t, "seconds")) * time.Second)
 			s = h.step(t, s, now)

@@ -51,7 +51,7 @@ func digestOf(data []byte) string {
 // newRecord returns the record of a rollout of an environment that begins. data is its file.
 func newRecord(environment string, data []byte, p Plan, now time.Time) Recorded {
 	return Recorded{Environment: environment, File: string(data), Digest: digestOf(data), Waves: p.Waves,
-		State: NewState(now), Undo: Undo{}}
+		State: newState(now), Undo: Undo{}}
 }
 
 // decodeRecord reads a record.

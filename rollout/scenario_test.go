@@ -45,7 +45,7 @@ func (s *scenario) run(t *testing.T, d *datadriven.TestData) string {
 	case "parse", "plan":
 		return s.parse(d)
 	case "begin":
-		s.now, s.state = s.timeArg(d), NewState(s.timeArg(d))
+		s.now, s.state = s.timeArg(d), newState(s.timeArg(d))
 		return s.show(nil)
 	case "step":
 		return s.step(d)
@@ -93,7 +93,7 @@ func parseFleet(text string) (f Fleet) {
 func (s *scenario) parse(d *datadriven.TestData) string {
 	r, err := Parse("r.yaml", []byte(d.Input))
 	if err == nil && d.Cmd == "plan" {
-		s.plan, err = NewPlan(r, s.fleet)
+		s.plan, err = newPlan(r, s.fleet)
 	}
 	if err != nil {
 		return err.Error() + "\n"
@@ -114,7 +114,7 @@ func (s *scenario) parse(d *datadriven.TestData) string {
 		}
 		if i < len(schedule.Waves) {
 			period := schedule.Waves[i]
-			expected, longest := s.plan.Durations(w)
+			expected, longest := s.plan.durations(w)
 			fmt.Fprintf(&out, "; %s to %s (%s), at the latest %s (%s)", period.Begin.UTC().Format("Mon 15:04"),
 				period.End.UTC().Format("Mon 15:04"), time.Duration(expected), period.Latest.UTC().Format("Mon 15:04"),
 				time.Duration(longest))

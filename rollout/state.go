@@ -53,8 +53,8 @@ type Approval struct {
 	At time.Time `json:"at"`
 }
 
-// NewState returns the state of a rollout that begins now.
-func NewState(now time.Time) State {
+// newState returns the state of a rollout that begins now.
+func newState(now time.Time) State {
 	return State{Phase: Running, Targets: map[Target]TargetState{}, Begun: now.UTC()}
 }
 

@@ -51,7 +51,7 @@ type Config struct {
 	ResourceType     string    `yaml:"resource_type"` // the plural of the kind
 	PollInterval     Duration  `yaml:"poll_interval"`
 	ResourceSelector []Label   `yaml:"resource_selector,omitempty"` // a resource must have all of these labels
-	MessageDecision  Decision  `yaml:"message_decision"`            // default: DefaultDecision
+	MessageDecision  Decision  `yaml:"message_decision"`            // default: defaultDecision
 	MessageData      yaml.Node `yaml:"message_data,omitempty"`      // default: see standardData
 }
 
@@ -98,11 +98,11 @@ func (d *Duration) UnmarshalText(text []byte) error {
 // MarshalYAML writes a duration as a text.
 func (d Duration) MarshalYAML() (any, error) { return time.Duration(d).String(), nil }
 
-// DefaultDecision returns the decision that the original's default intends. A
+// defaultDecision returns the decision that the original's default intends. A
 // resource needs an event while it is not reconciled, when no event was sent for
 // its generation yet, and when it is reconciled and half an hour has passed
 // without an event or a report.
-func DefaultDecision() Decision {
+func defaultDecision() Decision {
 	return Decision{
 		Params: []Param{
 			{"is_reconciled", `condition("Reconciled").status == "True"`},
@@ -146,7 +146,7 @@ func (c *Config) fill() {
 		c.PollInterval = Duration(5 * time.Second)
 	}
 	if c.MessageDecision.Result == "" && len(c.MessageDecision.Params) == 0 {
-		c.MessageDecision = DefaultDecision()
+		c.MessageDecision = defaultDecision()
 	}
 }
 

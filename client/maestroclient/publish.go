@@ -37,9 +37,9 @@ type Bundle struct {
 	IfMatch string
 }
 
-// HeaderVersion is the gRPC response header with the version of a published bundle: the number inside
+// headerVersion is the gRPC response header with the version of a published bundle: the number inside
 // its ETag.
-const HeaderVersion = "atoll-version"
+const headerVersion = "atoll-version"
 
 // BundleID returns the id of the client's work of a name on a management cluster.
 func (m *Client) BundleID(consumer work.Consumer, name string) work.ID {
@@ -81,7 +81,7 @@ func (m *Client) publish(ctx context.Context, eventType string, b Bundle) (strin
 	if err != nil {
 		return "", newError(ctx, err, b.IfMatch)
 	}
-	if v := header.Get(HeaderVersion); len(v) == 1 {
+	if v := header.Get(headerVersion); len(v) == 1 {
 		return strconv.Quote(v[0]), nil
 	}
 	return "", nil

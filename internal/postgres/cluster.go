@@ -23,8 +23,8 @@ import (
 // Superuser is the database role that owns the cluster.
 const Superuser = "postgres"
 
-// MaxSocketPath is the longest path of a Unix socket that every kernel takes (sun_path less its terminating zero).
-const MaxSocketPath = 107
+// maxSocketPath is the longest path of a Unix socket that every kernel takes (sun_path less its terminating zero).
+const maxSocketPath = 107
 
 // Cluster is one PostgreSQL data directory and the server on it. Set DataDir, leave the other fields zero for their
 // defaults, and call Init. A Cluster is a description: two values with the same fields are the same cluster. After Init
@@ -35,14 +35,14 @@ type Cluster struct {
 	Port      int               // only names the socket file; default 5432
 	User      string            // operating system user; default: the caller, or postgres or nobody when that is root
 	Binaries  Binaries          // default: Find()
-	Settings  map[string]string // added to, or instead of, the ones in DefaultSettings
+	Settings  map[string]string // added to, or instead of, the ones in defaultSettings
 }
 
-// DefaultSettings returns the settings that differ from PostgreSQL's own defaults, with the
+// defaultSettings returns the settings that differ from PostgreSQL's own defaults, with the
 // reasons. Durability is PostgreSQL's default: fsync and synchronous_commit are on. No setting here
 // affects the result or the plan of a statement: sessions set those themselves
 // (internal/pgsession), because production runs on servers that this package does not start.
-func DefaultSettings() map[string]string {
+func defaultSettings() map[string]string {
 	return map[string]string{
 		"listen_addresses":        "''",    // the socket only
 		"unix_socket_permissions": "0700",  // trust authentication rests on this and on the directory's mode
@@ -86,14 +86,14 @@ func (c *Cluster) fillDefaults() (account, error) {
 	}
 	if c.SocketDir == "" {
 		c.SocketDir = c.DataDir + "-socket"
-		if len(c.socket()) > MaxSocketPath {
+		if len(c.socket()) > maxSocketPath {
 			sum := sha256.Sum256([]byte(c.DataDir))
 			c.SocketDir = "/tmp/atoll-pg-" + hex.EncodeToString(sum[:5])
 		}
 	}
-	if len(c.socket()) > MaxSocketPath {
+	if len(c.socket()) > maxSocketPath {
 		return account{}, fmt.Errorf("postgres socket %s is longer than the %d bytes that a socket's path may have",
-			c.socket(), MaxSocketPath)
+			c.socket(), maxSocketPath)
 	}
 	return a, nil
 }
@@ -206,7 +206,7 @@ func (c *Cluster) initdb(ctx context.Context, a account) error {
 
 // writeSettings replaces the settings file of a data directory.
 func (c *Cluster) writeSettings(a account, dir string) error {
-	settings := DefaultSettings()
+	settings := defaultSettings()
 	for k, v := range c.Settings {
 		settings[k] = v
 	}

@@ -9,9 +9,9 @@ import (
 	"atoll.dev/internal/pgsession"
 )
 
-// Reserve is the free space, in bytes, that PostgreSQL needs for itself: when less is free, Guard
+// reserve is the free space, in bytes, that PostgreSQL needs for itself: when less is free, Guard
 // makes the server read only.
-const Reserve = 256 << 20
+const reserve = 256 << 20
 
 // Mode determines which transactions a server runs.
 type Mode uint8
@@ -23,8 +23,8 @@ const (
 )
 
 // Guard makes the server read only before its disk is full: a PostgreSQL that cannot write a
-// checkpoint crashes, and does not start again until the disk has room. When less than Reserve is
-// free, the server refuses writes (SQLSTATE 25006) and serves reads; when more than twice Reserve
+// checkpoint crashes, and does not start again until the disk has room. When less than reserve is
+// free, the server refuses writes (SQLSTATE 25006) and serves reads; when more than twice reserve
 // is free, it is writable again. Guard runs until ctx ends, also while the server restarts, and
 // returns the cause of ctx. It calls changed, which may be nil, after each change.
 func (c *Cluster) Guard(ctx context.Context, changed func(now Mode, free uint64)) error {
@@ -70,7 +70,7 @@ func (g guard) run(ctx context.Context) error {
 // decide returns the mode that the server should have after mode. The two limits differ, so that
 // the server does not switch back and forth while a full disk is cleaned up.
 func decide(mode Mode, free uint64) Mode {
-	if free < Reserve || mode == ReadOnly && free < 2*Reserve {
+	if free < reserve || mode == ReadOnly && free < 2*reserve {
 		return ReadOnly
 	}
 	return Writable

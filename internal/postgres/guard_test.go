@@ -17,8 +17,8 @@ func TestTheGuardDoesNotFlap(t *testing.T) {
 		free uint64
 		want Mode
 	}{
-		{Writable, Reserve, Writable}, {Writable, Reserve - 1, ReadOnly},
-		{ReadOnly, Reserve + 1, ReadOnly}, {ReadOnly, 2*Reserve - 1, ReadOnly}, {ReadOnly, 2 * Reserve, Writable},
+		{Writable, reserve, Writable}, {Writable, reserve - 1, ReadOnly},
+		{ReadOnly, reserve + 1, ReadOnly}, {ReadOnly, 2*reserve - 1, ReadOnly}, {ReadOnly, 2 * reserve, Writable},
 	} {
 		if got := decide(c.mode, c.free); got != c.want {
 			t.Errorf("%+v: %v", c, got)
@@ -41,7 +41,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	var free atomic.Uint64
-	free.Store(10 * Reserve)
+	free.Store(10 * reserve)
 	changes := make(chan Mode, 10)
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -63,7 +63,7 @@ func TestANearlyFullDiskRefusesWritesAndKeepsReading(t *testing.T) {
 		t.Fatal("it is read only with an empty disk")
 	}
 	for _, full := range []bool{true, false} {
-		free.Store(map[bool]uint64{true: Reserve / 2, false: 3 * Reserve}[full])
+		free.Store(map[bool]uint64{true: reserve / 2, false: 3 * reserve}[full])
 		if got := <-changes; (got == ReadOnly) != full {
 			t.Fatal(got)
 		}

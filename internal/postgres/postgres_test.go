@@ -259,7 +259,7 @@ func TestASocketPathThatIsTooLongIsReplacedOrRefused(t *testing.T) {
 	c := &Cluster{DataDir: filepath.Join(long, "data"), Settings: map[string]string{"fsync": "off"}}
 	started(t, c)
 	t.Cleanup(func() { os.RemoveAll(c.SocketDir) })
-	if !strings.HasPrefix(c.SocketDir, "/tmp/atoll-pg-") || len(c.socket()) > MaxSocketPath {
+	if !strings.HasPrefix(c.SocketDir, "/tmp/atoll-pg-") || len(c.socket()) > maxSocketPath {
 		t.Fatal(c.SocketDir)
 	}
 	given := &Cluster{DataDir: filepath.Join(place(t), "data"), SocketDir: long}

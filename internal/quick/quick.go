@@ -27,10 +27,10 @@ func LeavesOut(t testing.TB, reason string) {
 // sentence "the test ...": "moves a cluster five times, four minutes". A test calls it first, like LeavesOut.
 func Slow(t testing.TB, reason string) {
 	t.Helper()
-	if !RunsSlow() {
+	if !runsSlow() {
 		t.Skipf("it %s: ATOLL_SLOW=1 runs it", reason)
 	}
 }
 
-// RunsSlow reports whether slow tests run. A test asks it that has a small and a full size.
-func RunsSlow() bool { return os.Getenv("ATOLL_SLOW") == "1" }
+// runsSlow reports whether slow tests run. A test asks it that has a small and a full size.
+func runsSlow() bool { return os.Getenv("ATOLL_SLOW") == "1" }

@@ -99,7 +99,7 @@ func Run(ctx context.Context, o Options) error {
 	if err := installOpenAPI(builtIn, kube); err != nil {
 		return err
 	}
-	server.GenericAPIServer.Handler.NonGoRestfulMux.Handle(AuditPath, auditHandler{o.AuditDir})
+	server.GenericAPIServer.Handler.NonGoRestfulMux.Handle(auditPath, auditHandler{o.AuditDir})
 	prepared, err := server.PrepareRun()
 	if err != nil {
 		return fmt.Errorf("preparing the API server: %w", err)

@@ -17,9 +17,9 @@ import (
 	"atoll.dev/kube/credentials"
 )
 
-// AuditPath answers a GET with the plane's audit log, the oldest event first: one audit.k8s.io/v1 Event in JSON
+// auditPath answers a GET with the plane's audit log, the oldest event first: one audit.k8s.io/v1 Event in JSON
 // a line. Whoever has the right to get this URL reads it: cluster-admin has, view and edit do not.
-const AuditPath = "/atoll.dev/audit"
+const auditPath = "/atoll.dev/audit"
 
 const (
 	auditPolicyFile = "policy.yaml"

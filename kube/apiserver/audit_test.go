@@ -24,7 +24,7 @@ func TestTheAuditLogTakesNoUnknownParameters(t *testing.T) {
 		"?timeout=1s;since=now": http.StatusBadRequest,
 	} {
 		w := httptest.NewRecorder()
-		auditHandler{dir}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, AuditPath+target, nil))
+		auditHandler{dir}.ServeHTTP(w, httptest.NewRequest(http.MethodGet, auditPath+target, nil))
 		if w.Code != want {
 			t.Errorf("%q: %d %s, want %d", target, w.Code, w.Body, want)
 		}

@@ -9,9 +9,9 @@ import (
 	"atoll.dev/store"
 )
 
-// SizeHeadroom is the largest number of bytes by which a later event of a bundle exceeds
+// sizeHeadroom is the largest number of bytes by which a later event of a bundle exceeds
 // the first: with a higher generation, as a deletion, as an answer to a resync.
-const SizeHeadroom = 256
+const sizeHeadroom = 256
 
 // CheckSize refuses a bundle whose event the broker would refuse: the bundle would be
 // stored and never arrive. CheckSize encodes data and metadata only when the event comes
@@ -21,7 +21,7 @@ func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	m := specHeader(r, d, sourceID)
 	m.Data = r.Data
 	if size, err := m.Size(topic); err == nil && len(r.Metadata) <= maxExtension &&
-		size+escapes(r.Data)+metadataBound(r)+SizeHeadroom <= limit {
+		size+escapes(r.Data)+metadataBound(r)+sizeHeadroom <= limit {
 		return nil
 	}
 	m, err := specEvent(r, d, sourceID)
@@ -33,14 +33,14 @@ func CheckSize(r bundle.Spec, sourceID, topic string, limit int) error {
 	if err != nil {
 		return apierror.Invalid("the bundle cannot be a message to its agent: %s", err)
 	}
-	if m.Data, err = Canonical(r.Data); err != nil {
+	if m.Data, err = canonical(r.Data); err != nil {
 		return fmt.Errorf("the data of bundle %s: %w", r.ID, err)
 	}
 	size += len(m.Data) - len(r.Data)
-	if size+SizeHeadroom > limit {
+	if size+sizeHeadroom > limit {
 		return apierror.Invalid(
 			"the bundle takes %d bytes as a message to its agent, and the message broker takes %d; make it smaller, "+
-				"or make several of it", size+SizeHeadroom, limit)
+				"or make several of it", size+sizeHeadroom, limit)
 	}
 	return nil
 }
@@ -54,7 +54,7 @@ func metadataBound(r bundle.Spec) int {
 	return len(r.Metadata) + escapes(r.Metadata) + len(`"name":"",`) + len(r.ID) + len("ce-"+work.ExtMetadata) + 16
 }
 
-// escapes returns the largest number of bytes by which Canonical makes data longer: it writes <, >
+// escapes returns the largest number of bytes by which canonical makes data longer: it writes <, >
 // and & as six bytes, and the two line separators of Unicode, which begin with
 // 0xe2, as six instead of three.
 func escapes(data []byte) (n int) {

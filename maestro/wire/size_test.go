@@ -49,10 +49,10 @@ func TestTheSizeOfABundleIsThatOfItsEvent(t *testing.T) {
 		if err != nil {
 			rt.Fatal(err)
 		}
-		if err := CheckSize(r, "maestro", "topic", size+SizeHeadroom); err != nil {
+		if err := CheckSize(r, "maestro", "topic", size+sizeHeadroom); err != nil {
 			rt.Errorf("an event of %d bytes with headroom does not fit its own size: %v", size, err)
 		}
-		if CheckSize(r, "maestro", "topic", size+SizeHeadroom-1) == nil {
+		if CheckSize(r, "maestro", "topic", size+sizeHeadroom-1) == nil {
 			rt.Errorf("an event of %d bytes with headroom fits one byte less", size)
 		}
 	})

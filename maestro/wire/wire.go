@@ -170,7 +170,7 @@ func EncodeSpec(d store.Document, sourceID string) (bus.Event, error) {
 	if err != nil {
 		return bus.Event{}, err
 	}
-	if m.Data, err = Canonical(spec.Data); err != nil {
+	if m.Data, err = canonical(spec.Data); err != nil {
 		return bus.Event{}, fmt.Errorf("the data of bundle %s: %w", d.ID, err)
 	}
 	return m, nil
@@ -216,9 +216,9 @@ func specHeader(spec bundle.Spec, d store.Document, sourceID string) bus.Event {
 	return m
 }
 
-// Canonical returns JSON in the form of the original Maestro: without spaces, with sorted
+// canonical returns JSON in the form of the original Maestro: without spaces, with sorted
 // keys and unchanged numbers. PostgreSQL stores documents in another form.
-func Canonical(data []byte) ([]byte, error) {
+func canonical(data []byte) ([]byte, error) {
 	if len(data) == 0 {
 		return data, nil
 	}

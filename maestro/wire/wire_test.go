@@ -154,7 +154,7 @@ func TestTheEventsTowardsAgents(t *testing.T) {
 
 // The original's data are compact and in the order of keys; PostgreSQL's text of them is neither.
 func TestDataAreWrittenAsTheOriginalWritesThem(t *testing.T) {
-	got, err := Canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
+	got, err := canonical([]byte(`{"kind": "X", "data": {"b": 9007199254740993, "a": 1.50}, "apiVersion": "v1"}`))
 	if want := `{"apiVersion":"v1","data":{"a":1.50,"b":9007199254740993},"kind":"X"}`; err != nil ||
 		string(got) != want {
 		t.Errorf("%s, %v; want %s", got, err, want)

@@ -101,8 +101,8 @@ func Processes(home string) []string {
 	return found
 }
 
-// ShowLogs logs the ends of all logs.
-func (r *Region) ShowLogs() {
+// showLogs logs the ends of all logs.
+func (r *Region) showLogs() {
 	out, _ := Command(r.Home, "logs", "--tail", "15").CombinedOutput()
 	r.T.Logf("logs:\n%s", out)
 	out, _ = Command(r.Home, "status").CombinedOutput()

@@ -128,7 +128,7 @@ func (s *slot) forTest(t *testing.T) *Region {
 		if !t.Failed() {
 			return
 		}
-		r.ShowLogs()
+		r.showLogs()
 		if err := s.end(); err != nil {
 			t.Error(err)
 		}
@@ -232,7 +232,7 @@ func Undeclared(t *testing.T) *Region {
 	r := &Region{T: t, Home: home}
 	t.Cleanup(func() {
 		if t.Failed() {
-			r.ShowLogs()
+			r.showLogs()
 		}
 		if err := purge(home); err != nil {
 			t.Error(err)

@@ -55,7 +55,7 @@ func runChild[C any](text string,
 	if err := json.Unmarshal(c.Config, &config); err != nil {
 		return err
 	}
-	id, err := ReadIdentity(c.IdentityDir)
+	id, err := readIdentity(c.IdentityDir)
 	if err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ type Process struct {
 func (s *Site) Process(name string, identity pki.Name, config any) *Process {
 	s.T.Helper()
 	p := &Process{t: s.T, child: child{Name: name, IdentityDir: s.T.TempDir()}}
-	s.WriteIdentity(p.child.IdentityDir, identity)
+	s.writeIdentity(p.child.IdentityDir, identity)
 	p.Configure(config)
 	s.T.Cleanup(func() {
 		p.Kill()

@@ -133,14 +133,14 @@ func clientTLS(own tls.Certificate, roots *x509.CertPool, service string) *tls.C
 		ServerName: service}
 }
 
-// The files of WriteIdentity.
+// The files of writeIdentity.
 const (
 	pairFile = "pair.pem" // the certificate, then its key
 	rootFile = "ca.pem"
 )
 
-// WriteIdentity writes the identity of a name into a directory, for a child process. ReadIdentity reads it.
-func (s *Site) WriteIdentity(dir string, name pki.Name) {
+// writeIdentity writes the identity of a name into a directory, for a child process. readIdentity reads it.
+func (s *Site) writeIdentity(dir string, name pki.Name) {
 	s.T.Helper()
 	cert, key := s.CertificatePEM(name)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, pairFile), append(cert, key...), 0o600),
@@ -149,14 +149,14 @@ func (s *Site) WriteIdentity(dir string, name pki.Name) {
 	}
 }
 
-// Identity is what a child process read with ReadIdentity.
+// Identity is what a child process read with readIdentity.
 type Identity struct {
 	pair  tls.Certificate
 	roots *x509.CertPool
 }
 
-// ReadIdentity reads the identity that WriteIdentity wrote into a directory.
-func ReadIdentity(dir string) (Identity, error) {
+// readIdentity reads the identity that writeIdentity wrote into a directory.
+func readIdentity(dir string) (Identity, error) {
 	file := filepath.Join(dir, pairFile)
 	pair, err := tls.LoadX509KeyPair(file, file)
 	if err != nil {

@@ -24,8 +24,8 @@ type AdapterOptions struct {
 	Transport adapter.Transport // default: the one that Config asks for
 }
 
-// BundledAdapter returns the options of an adapter of Atoll, by its directory in package adapters.
-func (w *World) BundledAdapter(name string) (o AdapterOptions) {
+// bundledAdapter returns the options of an adapter of Atoll, by its directory in package adapters.
+func (w *World) bundledAdapter(name string) (o AdapterOptions) {
 	w.T.Helper()
 	for file, into := range map[string]*[]byte{"config.yaml": &o.Config, "task.yaml": &o.Task} {
 		var err error

@@ -111,9 +111,9 @@ func (c *CLM) dial(o clmclient.Options) *clmclient.Client {
 	return client
 }
 
-// StartSentinel starts a sentinel for all kinds of the lifecycle manager that have required adapters, and waits until
+// startSentinel starts a sentinel for all kinds of the lifecycle manager that have required adapters, and waits until
 // it is ready.
-func (c *CLM) StartSentinel(broker *testsite.Broker) {
+func (c *CLM) startSentinel(broker *testsite.Broker) {
 	s := c.site
 	s.T.Helper()
 	ops := rest.NewOps()

@@ -62,7 +62,7 @@ func Start(t testing.TB, o Options) *World {
 	}
 	w.Broker = w.StartBroker()
 	w.CLM = StartCLM(w.Site, CLMOptions{Entities: o.Entities, Fleet: o.Fleet})
-	w.CLM.StartSentinel(w.Broker)
+	w.CLM.startSentinel(w.Broker)
 	w.Client = w.CLM.DialAs("platform")
 	if len(o.Clusters) > 0 {
 		w.Maestro = StartMaestro(w.Site, MaestroOptions{Broker: w.Broker, CLM: w.CLM, Plain: o.Plain})
@@ -85,7 +85,7 @@ func Start(t testing.TB, o Options) *World {
 		}
 	}
 	for _, name := range o.Adapters {
-		w.StartAdapter(w.BundledAdapter(name))
+		w.StartAdapter(w.bundledAdapter(name))
 	}
 	return w
 }
