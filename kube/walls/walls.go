@@ -10,7 +10,7 @@ import (
 // Names of walls, as the file "ready" lists them.
 const (
 	Network    = "network"    // the process is in a network namespace with nothing but loopback
-	privileges = "privileges" // it has no capabilities, and no program that it starts can get any
+	Privileges = "privileges" // it has no capabilities, and no program that it starts can get any
 	Files      = "files"      // it opens only what is below its data directory, and starts no program (Landlock)
 	Mounts     = "mounts"     // it sees no file tree but its own: no sockets, no files of others, no programs
 	User       = "user"       // it has a user id that no other process has
@@ -60,7 +60,7 @@ func Build(o Options) (standing []string, err error) {
 		standing = append(standing, User)
 	}
 	if err := dropPrivileges(); err == nil {
-		standing = append(standing, privileges)
+		standing = append(standing, Privileges)
 	} else if !errors.Is(err, errors.ErrUnsupported) {
 		return nil, fmt.Errorf("giving up privileges: %w", err)
 	}
