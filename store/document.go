@@ -44,7 +44,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 		if err != nil {
 			return d, err
 		}
-		hit, err := s.autocommit(ctx, w, token)
+		hit, err := s.commit(ctx, w, token)
 		switch {
 		case hit:
 			s.countChange()
@@ -221,12 +221,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if s.opts.Hooks.BeforeWrite != nil {
 		s.opts.Hooks.BeforeWrite(spec.Kind, id)
 	}
-	hit := false
-	if w.observed != nil && !isInBackground(ctx) {
-		hit, err = s.writeShort(ctx, w)
-	} else {
-		hit, err = s.autocommit(ctx, w, token)
-	}
+	hit, err := s.commit(ctx, w, token)
 	if err != nil {
 		return doc, false, false, err
 	}

@@ -34,15 +34,6 @@ type observation struct {
 	before  int64  // the token of the state from which it was composed
 	token   int64  // of the write
 	column  []byte // the content of the column observed
-	// turn gets the group that the caller must send. It is closed when another caller has sent it.
-	turn chan []*observation
-
-	// The outcome, once the statement has ended.
-	hit       bool
-	err       error
-	isRefused bool    // PostgreSQL refused the statement of a group: the caller sends its write alone
-	isBroken  bool    // the connection broke, so that the outcome is open
-	session   session // that it was sent in
 }
 
 // complete returns a document that was read with the contents of its columns observed and sealed: with the later times

@@ -4,14 +4,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -59,6 +57,7 @@ func openTimed(t *testing.T, adapt func(*Options)) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.HoldWrites()
 	t.Cleanup(s.Close)
 	return s
 }
@@ -229,10 +228,8 @@ func TestObservationsShareStatements(t *testing.T) {
 	for i := 2; i < documents; i++ {
 		observe(&group, i)
 	}
-	for waiting := 0; waiting < documents-1; runtime.Gosched() {
-		s.observations.mu.Lock()
-		waiting = len(s.observations.waiting)
-		s.observations.mu.Unlock()
+	for s.observations.length() < documents-1 {
+		runtime.Gosched()
 	}
 	close(tracer.proceed)
 	group.Wait() // while the row of document 1 is locked
@@ -270,10 +267,8 @@ func TestARefusedObservationFailsAlone(t *testing.T) {
 			<-tracer.begun
 		}
 	}
-	for waiting := 0; waiting < 2; runtime.Gosched() {
-		s.observations.mu.Lock()
-		waiting = len(s.observations.waiting)
-		s.observations.mu.Unlock()
+	for s.observations.length() < 2 {
+		runtime.Gosched()
 	}
 	close(tracer.proceed)
 	group.Wait()
@@ -322,69 +317,6 @@ func TestAGroupReadsNoOtherDocuments(t *testing.T) {
 		if !strings.Contains(plan, "Index Scan using document_pkey") || !strings.Contains(plan, "Tid Scan") ||
 			strings.Contains(plan, "Seq Scan") {
 			t.Errorf("%s:\n%s", mode, plan)
-		}
-	}
-}
-
-// The statement of a group takes long. A waiting observation ends with its caller's context, which ends no other one,
-// and each ends at the limit of the wait for a connection. Afterwards observations are written again.
-func TestWaitingObservationsEnd(t *testing.T) {
-	for _, limit := range []time.Duration{time.Hour, 100 * time.Millisecond} {
-		tracer := &groupTracer{begun: make(chan struct{}), proceed: make(chan struct{})}
-		s := openTimed(t, func(o *Options) {
-			o.Tracer, o.MaxConns, o.AcquireTimeout, o.QueueTimeout = tracer, 4, max(limit, time.Second), limit
-		})
-		var known []Document
-		for i := range 4 {
-			known = append(known, createTimed(t, s, fmt.Sprint(i)))
-		}
-		ended := make([]chan error, len(known))
-		cancelled, cancel := context.WithCancel(t.Context())
-		defer cancel()
-		for i, d := range known {
-			ended[i] = make(chan error, 1)
-			ctx := t.Context()
-			if i == 1 {
-				ctx = cancelled
-			}
-			go func() {
-				_, _, err := s.UpdateFrom(ctx, d, at("1"))
-				ended[i] <- err
-			}()
-			if i == 0 {
-				<-tracer.begun // its statement runs until proceed is closed
-				continue
-			}
-			for waiting := 0; limit == time.Hour && waiting < i; runtime.Gosched() {
-				s.observations.mu.Lock()
-				waiting = len(s.observations.waiting)
-				s.observations.mu.Unlock()
-			}
-		}
-		cancel()
-		if err := <-ended[1]; !errors.Is(err, context.Canceled) && !errors.Is(err, ErrUnavailable) {
-			t.Errorf("the cancelled observation ended with %v", err)
-		}
-		want := error(nil)
-		if limit != time.Hour {
-			want = ErrUnavailable
-			for _, i := range []int{2, 3} {
-				if err := <-ended[i]; !errors.Is(err, want) {
-					t.Errorf("observation %d ended with %v", i, err)
-				}
-				ended[i] <- want
-			}
-		}
-		close(tracer.proceed)
-		for _, i := range []int{0, 2, 3} {
-			if err := <-ended[i]; err != nil && !errors.Is(err, want) {
-				t.Errorf("observation %d ended with %v", i, err)
-			}
-		}
-		for i := range known {
-			if _, _, err := s.Update(t.Context(), "A", fmt.Sprint(i), 0, at("2")); err != nil {
-				t.Errorf("observation %d afterwards: %v", i, err)
-			}
 		}
 	}
 }

@@ -213,6 +213,7 @@ var migrations = []string{
 	auditRecords,
 	sealedValues,
 	shortObservations,
+	insertedRows,
 }
 
 // SchemaVersion returns the version of the store's own schema that this program knows. Open refuses a newer schema.

@@ -215,7 +215,8 @@ type Store struct {
 	// background holds a token for each connection that works in the background; see InBackground.
 	background    chan struct{}
 	documentLocks keyedLocks // locks by document, for updaters that conflict again and again
-	observations  observations
+	// Writes of several callers share statements.
+	observations, writes queue[*sharedWrite]
 
 	answered    atomic.Uint64 // how many statements and transactions the database has answered
 	changeCount atomic.Uint64 // how many documents this process created and removed

@@ -25,6 +25,9 @@ type write struct {
 	observed *observation // the write in another form, in which it can share a statement; nil: it has none
 	sql      string
 	args     []any
+
+	shared *sharedStatement // with which it shares a message with other writes; nil: it does not
+	record recordForm
 }
 
 // Positions 1-9 are the same in all statements: kind, id, new version, new generation, spec, status, wire form after
@@ -73,7 +76,21 @@ const (
 // statementForms are the statements of one change: without a record of the history, with a record, with a record whose
 // spec and status are packed, and with a record of BriefHistory, which has neither. Each returns one row with the id of
 // its transaction, or none if its condition found no row.
-type statementForms struct{ plain, recorded, packed, brief string }
+type statementForms struct {
+	plain, recorded, packed, brief string
+
+	shared *sharedStatement // the same change of several documents; nil: there is none
+}
+
+// recordForm is what the record of a write in the history has.
+type recordForm uint8
+
+const (
+	noRecord recordForm = iota
+	jsonRecord
+	packedRecord
+	briefRecord
+)
 
 // newStatementForms makes the statements of a change that has args arguments. The change ends with "returning".
 func newStatementForms(change string, args int) statementForms {
@@ -94,13 +111,19 @@ func newStatementForms(change string, args int) statementForms {
 }
 
 var (
-	insertStatement = newStatementForms(insertSQL, insertArgs)
+	insertStatement = newStatementForms(insertSQL, insertArgs).sharing(sharedInsert)
 	reviveStatement = newStatementForms(reviveSQL, reviveArgs)
-	updateStatement = newStatementForms(updateSQL, updateArgs)
+	updateStatement = newStatementForms(updateSQL, updateArgs).sharing(sharedUpdate)
 	removeStatement = newStatementForms(removeSQL, updateArgs)
 
 	observeStatement = newStatementForms(observeSQL, 0).plain
 )
+
+// sharing returns the forms with a shared statement.
+func (st statementForms) sharing(shared *sharedStatement) statementForms {
+	st.shared = shared
+	return st
+}
 
 // newToken returns a random token, by which the store finds the rows of a transaction whose answer was lost.
 func newToken() int64 { return rand.Int64() }
@@ -124,14 +147,14 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, befor
 		jsonArgument(searched), storedWire(next), next.UpdatedAt, token}, more...)
 	column, key := next.sealedColumns()
 	args = append(args, detail, column, key)
-	w = write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args}
+	w = write{kind: next.Kind, id: next.ID, version: next.Version, sql: st.plain, args: args, shared: st.shared}
 	switch {
 	case k.History && k.Recorded != nil:
-		w.history, w.sql = true, st.packed
+		w.history, w.sql, w.record = true, st.packed, packedRecord
 	case k.History:
-		w.history, w.sql = true, st.recorded
+		w.history, w.sql, w.record = true, st.recorded, jsonRecord
 	case k.BriefHistory && (spec != nil || action != "update"):
-		w.history, w.sql = true, st.brief
+		w.history, w.sql, w.record = true, st.brief, briefRecord
 	default:
 		return w, nil
 	}
@@ -141,10 +164,10 @@ func (k *KindSpec) composeRecorded(ctx context.Context, st statementForms, befor
 		return w, err
 	}
 	w.args = append(args, a.Principal, a.Account, a.RequestID, action, audit)
-	switch w.sql {
-	case st.packed:
+	switch w.record {
+	case packedRecord:
 		w.args = append(w.args, pack(spec), pack(recorded))
-	case st.recorded:
+	case jsonRecord:
 		w.args = append(w.args, jsonArgument(recorded))
 	}
 	return w, nil
@@ -303,15 +326,21 @@ func (s *Store) autocommit(ctx context.Context, w write, token int64) (hit bool,
 		return false, classify(context.WithoutCancel(ctx), err)
 	}
 	s.pool.Reset()
-	written, rerr := s.resolve(unansweredCommit{session: session, token: token, writes: []write{w}})
+	return s.settle(w, token, session, err)
+}
+
+// settle finds out whether a write was committed whose connection broke with an error.
+func (s *Store) settle(w write, token int64, in session, broken error) (hit bool, err error) {
+	written, err := s.resolve(unansweredCommit{session: in, token: token, writes: []write{w}})
 	switch {
-	case rerr != nil:
-		return false, fmt.Errorf("%w: %w", rerr, err)
-	case written:
+	case err != nil:
+		return false, fmt.Errorf("%w: %w", err, broken)
+	case !written:
+		return false, fmt.Errorf("%w: %w", errNotWritten, broken)
+	case !w.isSilent:
 		s.notifyCommit(w.kind)
-		return true, nil
 	}
-	return false, fmt.Errorf("%w: %w", errNotWritten, err)
+	return true, nil
 }
 
 // errNotWritten is the error of a write that certainly did not happen, because the connection broke.

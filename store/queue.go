@@ -1,0 +1,183 @@
+package store
+
+import (
+	"context"
+	"fmt"
+
+	"slices"
+	"sync"
+	"time"
+)
+
+// queue lets callers share statements. A caller that finds no statement running sends its item at once. Callers that
+// arrive while a statement runs wait, and the next statement serves all of them: the first of them sends it. The zero
+// value is ready for use by several goroutines.
+//
+// Nobody waits for long: a statement that has run for the queue's patience, because of a locked row or a slow disk,
+// delays the next one no more, and as many waiting items as a statement serves do not wait at all.
+type queue[T any] struct {
+	mu      sync.Mutex
+	running int        // callers that send, or are about to; more than 0 if items wait
+	waiting []*turn[T] // at most maxShared
+
+	patience time.Duration // set before the first use; 0: queuePatience
+}
+
+const (
+	// maxShared is how many items share one statement at most.
+	maxShared = 32
+	// queuePatience is several times as long as a statement with a commit takes on a busy machine.
+	queuePatience = 20 * time.Millisecond
+)
+
+// turn is the place of one item in a queue.
+type turn[T any] struct {
+	item T
+	// ready gets a token when the caller must send a group. It is closed when another caller has sent the item.
+	ready  chan struct{}
+	isSent bool // the statement has ended, and the item has its outcome
+
+	isToken bool // ready has a token; the queue's lock protects it
+}
+
+// wait is how a wait in the queue ended.
+type wait uint8
+
+const (
+	mustSend wait = iota // the caller must send a group
+	wasSent              // another caller has sent the item
+	hasLeft              // the caller's context has ended, and the item has left the queue
+)
+
+// errAbandoned is the error of an item whose sender has panicked.
+var errAbandoned = fmt.Errorf("%w: the caller that sent it has panicked", ErrUnknownOutcome)
+
+// share gives the item to send, together with those of other callers, and returns nil when send has set its outcome.
+// While the item waits, the end of ctx ends the call with its cause: then the item was not sent. Once send has the
+// item, share waits for its outcome. send gets a context that no caller ends if the items are several.
+func (q *queue[T]) share(ctx context.Context, item T, send func(context.Context, []T)) error {
+	t, isFirst := q.enter(item)
+	ended := mustSend
+	if !isFirst {
+		ended = q.await(ctx, t)
+	}
+	switch ended {
+	case hasLeft:
+		return context.Cause(ctx)
+	case mustSend:
+		if group := q.begin(t); group != nil {
+			q.send(ctx, t, group, send)
+		} else {
+			<-t.ready
+		}
+	}
+	if !t.isSent {
+		return errAbandoned
+	}
+	return nil
+}
+
+// enter puts an item into the queue. isFirst means that the caller must send a group.
+func (q *queue[T]) enter(item T) (t *turn[T], isFirst bool) {
+	t = &turn[T]{item: item, ready: make(chan struct{}, 1)}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.waiting = append(q.waiting, t)
+	isFirst = q.running == 0 || len(q.waiting) == maxShared
+	if isFirst {
+		q.running++
+	}
+	return t, isFirst
+}
+
+// await waits until the caller must send a group, or another caller has sent its item. The end of ctx ends the wait,
+// unless another caller is sending the item.
+func (q *queue[T]) await(ctx context.Context, t *turn[T]) wait {
+	select {
+	case _, isToken := <-t.ready:
+		if isToken {
+			return mustSend
+		}
+		return wasSent
+	case <-ctx.Done():
+	}
+	if q.withdraw(t) {
+		return hasLeft
+	}
+	<-t.ready
+	return wasSent
+}
+
+// withdraw takes an item back that its caller does not send. It returns false if another caller is sending it.
+func (q *queue[T]) withdraw(t *turn[T]) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	i := slices.Index(q.waiting, t)
+	if i >= 0 {
+		q.waiting = slices.Delete(q.waiting, i, i+1)
+	}
+	if t.isToken {
+		<-t.ready
+		q.passOn()
+	}
+	return i >= 0
+}
+
+// begin takes the group that the caller must send. It returns nil if another caller sends its item.
+func (q *queue[T]) begin(t *turn[T]) []*turn[T] {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if !slices.Contains(q.waiting, t) {
+		q.passOn()
+		return nil
+	}
+	group := q.waiting
+	q.waiting = nil
+	return group
+}
+
+// send sends a group, of which own is the caller's, and then tells the callers of the others.
+func (q *queue[T]) send(ctx context.Context, own *turn[T], group []*turn[T], send func(context.Context, []T)) {
+	items := make([]T, len(group))
+	for i, t := range group {
+		items[i] = t.item
+	}
+	if len(group) > 1 {
+		ctx = context.WithoutCancel(ctx) // the end of one caller's context must not end the others
+	}
+	pass := sync.OnceFunc(func() {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		q.passOn()
+	})
+	patience := q.patience
+	if patience == 0 {
+		patience = queuePatience
+	}
+	timer := time.AfterFunc(patience, pass)
+	defer func() {
+		timer.Stop()
+		pass()
+		for _, t := range group {
+			if t != own {
+				close(t.ready)
+			}
+		}
+	}()
+	send(ctx, items)
+	for _, t := range group {
+		t.isSent = true
+	}
+}
+
+// passOn makes the caller of a waiting item send the next group, when a caller has sent its own. If others are sending,
+// the last of them does it. The caller holds the lock.
+func (q *queue[T]) passOn() {
+	if q.running > 1 || len(q.waiting) == 0 {
+		q.running--
+		return
+	}
+	first := q.waiting[0]
+	first.isToken = true
+	first.ready <- struct{}{}
+}
