@@ -280,7 +280,7 @@ func TestARefusedObservationFailsAlone(t *testing.T) {
 	}
 }
 
-// The statement of a group looks up its documents by their keys, however many there are.
+// The statements of a group look up their documents by their keys, however many there are.
 func TestAGroupReadsNoOtherDocuments(t *testing.T) {
 	s, ctx := openTimed(t, nil), t.Context()
 	if _, err := s.pool.Exec(ctx, `insert into document (kind, id, scope, name, version, generation, spec, status, wire,
@@ -296,27 +296,48 @@ func TestAGroupReadsNoOtherDocuments(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer conn.Release()
-	if _, err := conn.Exec(ctx, `prepare g (text[], text[], bigint[], bigint[], bigint[], bytea[]) as `+
-		observeGroupSQL); err != nil {
-		t.Fatal(err)
-	}
-	for _, mode := range []string{"force_generic_plan", "force_custom_plan"} {
-		if _, err := conn.Exec(ctx, `set plan_cache_mode = `+mode); err != nil {
+	for name, c := range map[string]struct {
+		sql       string
+		arguments int
+	}{
+		"observations": {observeGroupSQL, 6},
+		"changes":      {sharedUpdate.sql, len(sharedUpdate.columns) + len(historyColumns)},
+	} {
+		if _, err := conn.Exec(ctx, `prepare `+name+` as `+c.sql); err != nil {
 			t.Fatal(err)
 		}
-		rows, err := conn.Query(ctx, `explain (costs off) execute g ('{A,A}', '{1,2}', '{1,1}', '{1,1}', '{5,6}',
-			array['a', 'b']::bytea[])`)
-		if err != nil {
+		nulls := "(null" + strings.Repeat(", null", c.arguments-1) + ")"
+		for _, mode := range []string{"force_generic_plan", "force_custom_plan"} {
+			if _, err := conn.Exec(ctx, `set plan_cache_mode = `+mode); err != nil {
+				t.Fatal(err)
+			}
+			rows, err := conn.Query(ctx, `explain (costs off) execute `+name+nulls)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
+			if err != nil {
+				t.Fatal(err)
+			}
+			plan := strings.Join(lines, "\n")
+			if !strings.Contains(plan, "Index Scan using document_pkey") || !strings.Contains(plan, "Tid Scan") ||
+				strings.Contains(plan, "Seq Scan") {
+				t.Errorf("%s, %s:\n%s", name, mode, plan)
+			}
+		}
+		// The plan is made once for each connection, and not for each number of writes.
+		if _, err := conn.Exec(ctx, `set plan_cache_mode = auto`); err != nil {
 			t.Fatal(err)
 		}
-		lines, err := pgx.CollectRows(rows, pgx.RowTo[string])
-		if err != nil {
-			t.Fatal(err)
+		for range 20 {
+			if _, err := conn.Exec(ctx, `execute `+name+nulls); err != nil {
+				t.Fatal(err)
+			}
 		}
-		plan := strings.Join(lines, "\n")
-		if !strings.Contains(plan, "Index Scan using document_pkey") || !strings.Contains(plan, "Tid Scan") ||
-			strings.Contains(plan, "Seq Scan") {
-			t.Errorf("%s:\n%s", mode, plan)
+		var custom int
+		if err := conn.QueryRow(ctx, `select custom_plans from pg_prepared_statements where name = $1`, name).Scan(
+			&custom); err != nil || custom > 10 {
+			t.Errorf("%s: %d plans, %v", name, custom, err)
 		}
 	}
 }

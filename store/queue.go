@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -13,6 +14,9 @@ import (
 // arrive while a statement runs wait, and the next statement serves all of them: the first of them sends it. The zero
 // value is ready for use by several goroutines.
 //
+// The callers of a group often come back at once, with their next items. So the next statement waits for as many items
+// as the last one had, for the queue's gathering time at most. A caller alone never waits for that.
+//
 // Nobody waits for long: a statement that has run for the queue's patience, because of a locked row or a slow disk,
 // delays the next one no more, and as many waiting items as a statement serves do not wait at all.
 type queue[T any] struct {
@@ -20,7 +24,11 @@ type queue[T any] struct {
 	running int        // callers that send, or are about to; more than 0 if items wait
 	waiting []*turn[T] // at most maxShared
 
-	patience time.Duration // set before the first use; 0: queuePatience
+	lastSize int           // how many items the last statement had
+	lastEnd  time.Time     // when a statement ended last
+	enough   chan struct{} // closed when lastSize items wait; nil: nobody waits for that
+
+	patience, gathering time.Duration // set before the first use; 0: queuePatience and gatheringTime
 }
 
 const (
@@ -28,6 +36,8 @@ const (
 	maxShared = 32
 	// queuePatience is several times as long as a statement with a commit takes on a busy machine.
 	queuePatience = 20 * time.Millisecond
+	// gatheringTime is about as long as callers need from an answer to their next call.
+	gatheringTime = 500 * time.Microsecond
 )
 
 // turn is the place of one item in a queue.
@@ -83,6 +93,10 @@ func (q *queue[T]) enter(item T) (t *turn[T], isFirst bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, t)
+	if q.enough != nil && len(q.waiting) >= q.lastSize {
+		close(q.enough)
+		q.enough = nil
+	}
 	isFirst = q.running == 0 || len(q.waiting) == maxShared
 	if isFirst {
 		q.running++
@@ -123,8 +137,34 @@ func (q *queue[T]) withdraw(t *turn[T]) bool {
 	return i >= 0
 }
 
+// gather waits until as many items wait as the last statement had, if it has just ended, for the gathering time at
+// most.
+func (q *queue[T]) gather() {
+	limit := cmp.Or(q.gathering, gatheringTime)
+	q.mu.Lock()
+	if q.enough != nil || len(q.waiting) >= q.lastSize || time.Since(q.lastEnd) > limit {
+		q.mu.Unlock()
+		return
+	}
+	enough := make(chan struct{})
+	q.enough = enough
+	q.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-enough:
+	case <-timer.C:
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		if q.enough == enough {
+			q.enough = nil
+		}
+	}
+}
+
 // begin takes the group that the caller must send. It returns nil if another caller sends its item.
 func (q *queue[T]) begin(t *turn[T]) []*turn[T] {
+	q.gather()
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if !slices.Contains(q.waiting, t) {
@@ -132,7 +172,7 @@ func (q *queue[T]) begin(t *turn[T]) []*turn[T] {
 		return nil
 	}
 	group := q.waiting
-	q.waiting = nil
+	q.waiting, q.lastSize = nil, len(group)
 	return group
 }
 
@@ -148,13 +188,10 @@ func (q *queue[T]) send(ctx context.Context, own *turn[T], group []*turn[T], sen
 	pass := sync.OnceFunc(func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+		q.lastEnd = time.Now()
 		q.passOn()
 	})
-	patience := q.patience
-	if patience == 0 {
-		patience = queuePatience
-	}
-	timer := time.AfterFunc(patience, pass)
+	timer := time.AfterFunc(cmp.Or(q.patience, queuePatience), pass)
 	defer func() {
 		timer.Stop()
 		pass()

@@ -78,6 +78,35 @@ func TestItemsThatWaitAreSentTogetherInTheirOrder(t *testing.T) {
 	}
 }
 
+// The callers of a group come back: the next statement waits for all of them. A caller alone waits for nobody.
+func TestTheCallersOfAGroupShareTheNextStatement(t *testing.T) {
+	q := newGatedQueue()
+	q.gathering = time.Hour
+	for n := range 4 {
+		q.call(t.Context(), n, func(err error) {
+			for range 3 {
+				if n > 0 && err == nil {
+					err = q.share(t.Context(), &sentItem{n: n}, q.send)
+				}
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	close(q.proceed)
+	q.calls.Wait()
+	if len(q.groups) != 5 {
+		t.Errorf("the groups are %v", q.groups)
+	}
+	q.lastSize = 1
+	for range 2 {
+		if err := q.share(t.Context(), &sentItem{}, q.send); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // The context of a waiting caller ends: its item is not sent, and those of the others are. So it is with the caller
 // that would have sent the next group.
 func TestAWaitingItemLeavesWithItsContext(t *testing.T) {

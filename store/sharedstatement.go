@@ -169,13 +169,16 @@ func newSharedStatement(columns []sharedColumn, change string) *sharedStatement 
 		select token from w`}
 }
 
-// unnest returns the SQL of a table whose columns are arguments, of which the first has the number first.
+// unnest returns the SQL of a table whose columns are arguments, of which the first has the number first. The subquery
+// hides the length of the arrays from the planner: it would otherwise make a plan for each length, which costs more
+// than the statement, because one for few rows looks cheaper than the general one.
 func unnest(alias string, columns []sharedColumn, first int) string {
 	var args, names []string
 	for i, c := range columns {
 		args = append(args, fmt.Sprintf("$%d::%s[]", first+i, c.sqlType))
 		names = append(names, c.name)
 	}
+	args[0] = "(select " + args[0] + ")"
 	return "unnest(" + strings.Join(args, ", ") + ") as " + alias + " (" + strings.Join(names, ", ") + ")"
 }
 
