@@ -8,7 +8,7 @@ import (
 
 // observeGroupSQL writes several short forms, and returns the tokens of those that it has written. It leaves out
 // documents that have changed, and those whose rows are locked: a locked document delays no other one, and no two
-// groups can deadlock. The subquery is that of unnest.
+// groups can deadlock. The subquery around the first argument is explained at unnest.
 const observeGroupSQL = `update document d set observed = o.observed, token = o.token
 	from (select d.ctid as place, u.token, u.observed
 		from unnest((select $1::text[]), $2::text[], $3::bigint[], $4::bigint[], $5::bigint[], $6::bytea[])

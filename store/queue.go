@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-
 	"slices"
 	"sync"
 	"time"
@@ -21,8 +20,8 @@ import (
 // delays the next one no more, and as many waiting items as a statement serves do not wait at all.
 type queue[T any] struct {
 	mu      sync.Mutex
-	running int        // callers that send, or are about to; more than 0 if items wait
-	waiting []*turn[T] // at most maxShared
+	running int // callers that send, or are about to; more than 0 if items wait
+	waiting []*turn[T]
 
 	lastSize int           // how many items the last statement had
 	lastEnd  time.Time     // when a statement ended last
@@ -171,8 +170,9 @@ func (q *queue[T]) begin(t *turn[T]) []*turn[T] {
 		q.passOn()
 		return nil
 	}
-	group := q.waiting
-	q.waiting, q.lastSize = nil, len(group)
+	n := min(len(q.waiting), maxShared) // t is among the first ones: it is the first, or was the last of maxShared
+	group := q.waiting[:n:n]
+	q.waiting, q.lastSize = slices.Clone(q.waiting[n:]), n
 	return group
 }
 

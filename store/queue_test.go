@@ -203,7 +203,7 @@ func TestItemsOfAPanickedSenderHaveNoOutcome(t *testing.T) {
 }
 
 // Many callers come and leave at once. Each item is sent once, or not at all if its call returned the end of its
-// context; no call hangs; and nothing runs in the end.
+// context; no group is too large; no call hangs; and nothing runs in the end.
 func TestEachItemIsSentOnceOrItsCallerHasLeft(t *testing.T) {
 	var q queue[*sentItem]
 	q.patience = 50 * time.Microsecond
@@ -221,6 +221,9 @@ func TestEachItemIsSentOnceOrItsCallerHasLeft(t *testing.T) {
 				var item sentItem
 				yields := r.IntN(20)
 				err := q.share(ctx, &item, func(_ context.Context, items []*sentItem) {
+					if len(items) > maxShared {
+						t.Errorf("%d items share a statement", len(items))
+					}
 					for range yields {
 						runtime.Gosched()
 					}
