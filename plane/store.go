@@ -43,9 +43,10 @@ var buffers = func() mem.BufferPool {
 	return pool
 }()
 
-// DialStore returns a connection to the plane's etcd, for the calls that read: KV.Range, Watch, Maintenance.Status and
-// Maintenance.Snapshot. It connects with the first call. wrap, unless it is nil, replaces each network connection that
-// DialStore makes. A plane that was started by an older program has no such socket; then each call fails.
+// DialStore returns a connection to the plane's etcd, for the calls that read: KV.Range, Watch, Maintenance.Status,
+// Maintenance.Snapshot, and that of ReadSamples. It connects with the first call. wrap, unless it is nil, replaces each
+// network connection that DialStore makes. A plane that was started by an older program has no such socket; then each
+// call fails.
 func (c Config) DialStore(wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithSharedWriteBuffer(true), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),

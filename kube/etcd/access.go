@@ -21,6 +21,7 @@ var readMethods = map[string]bool{
 	"/etcdserverpb.Watch/Watch":          true,
 	"/etcdserverpb.Maintenance/Status":   true,
 	"/etcdserverpb.Maintenance/Snapshot": true,
+	samplesMethod:                        true,
 }
 
 func checkReads(method string) error {
@@ -30,7 +31,7 @@ func checkReads(method string) error {
 	return status.Errorf(codes.PermissionDenied, "%s: this socket only reads", method)
 }
 
-// readers returns a gRPC server with etcd's services, which refuses everything but reads.
+// readers returns a gRPC server with etcd's services and that of the sampler, which refuses everything but reads.
 func (s *Server) readers() *grpc.Server {
 	unary := func(ctx context.Context, r any, info *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
 		if err := checkReads(info.FullMethod); err != nil {
@@ -44,8 +45,10 @@ func (s *Server) readers() *grpc.Server {
 		}
 		return next(server, ss)
 	}
-	return v3rpc.Server(s.etcd.Server, nil, unary, grpc.ChainStreamInterceptor(stream),
+	server := v3rpc.Server(s.etcd.Server, nil, unary, grpc.ChainStreamInterceptor(stream),
 		grpc.SharedWriteBuffer(true), grpc.ReadBufferSize(connectionBuffer))
+	server.RegisterService(s.sampler.service(), s.sampler)
+	return server
 }
 
 // listenReaders makes the Unix socket at path, which only this user may open. The path may have any length: the kernel

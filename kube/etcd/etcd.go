@@ -2,7 +2,8 @@
 //
 // Writes have no socket at all, neither of clients nor of peers: Client returns a client that calls the
 // member's services in memory. The member's name and peer address exist only inside its data. Backups
-// read through a Unix socket of this user, which refuses every call that would change something.
+// read through a Unix socket of this user, which refuses every call that would change something. A member
+// with such a socket samples its revision in each second, for backups: see sampler.
 //
 // The member takes care of itself: see decide.
 //
@@ -63,11 +64,15 @@ type Server struct {
 	services *services
 	reads    *grpc.Server // nil without a socket
 	socket   string       // path of the socket of reads
+	sampler  *sampler     // nil without a socket
 	failed   chan error
 	stop     sync.Once
 
 	stopCare context.CancelFunc
 	cared    chan struct{} // closed when the caretaker has ended
+
+	stopSampling context.CancelFunc // nil without a socket
+	sampled      chan struct{}      // closed when the goroutine of the sampler has ended
 }
 
 // Start starts the member on the data in o.Dir, making it when there is none. It returns when the
@@ -125,10 +130,21 @@ func (s *Server) openReads(socket string) error {
 	if err != nil {
 		return err
 	}
+	s.sampler = newSampler(func() int64 { return s.etcd.Server.KV().Rev() })
 	s.reads, s.socket = s.readers(), socket
 	go func() {
 		<-s.etcd.Server.ReadyNotify()
 		s.reads.Serve(l)
+	}()
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stopSampling, s.sampled = cancel, make(chan struct{})
+	go func() {
+		defer close(s.sampled)
+		select {
+		case <-ctx.Done():
+		case <-s.etcd.Server.ReadyNotify():
+			s.sampler.run(ctx)
+		}
 	}()
 	return nil
 }
@@ -191,6 +207,9 @@ func (s *Server) Stop() {
 		if s.reads != nil {
 			s.reads.Stop()
 			os.Remove(s.socket) // what stays of a killed process, the next start removes
+			s.stopSampling()
+			s.sampler.stop() // a call may still be in progress
+			<-s.sampled
 		}
 		s.services.stop()
 		<-s.cared

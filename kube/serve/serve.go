@@ -21,7 +21,7 @@
 //	authentication.json     the customer's issuers of tokens: see package issuers; written by who runs the plane
 //	audit/                  the audit log, and its policy: see package apiserver
 //	etcd/, etcd.unfinished  see package etcd
-//	etcd.sock               reads of etcd for backups: Range, Watch, Status and Snapshot of its gRPC API
+//	etcd.sock               reads of etcd for backups: Range, Watch, Status and Snapshot of its gRPC API, and samples
 //
 // SIGTERM and SIGINT stop the plane within five seconds, with exit code 0. Exit code 1 is a failure
 // and 2 a wrong command line; the reason is the last line on standard error, "atoll-kube: REASON". All
