@@ -24,12 +24,14 @@
 // each segment one of the object before it, so that a restore detects a missing object.
 //
 // Time. A sample is a moment and the revision that etcd had after it. Every write that was acknowledged before the
-// moment is in the revision, and every write that began after etcd answered is not. The log has one sample for each
-// second in which something changed, so a restore to a second has every write acknowledged before it, and none that
-// began later than the next sample. Times of different periods of the clock (Order.Period) are never compared: a moment
-// that a clock showed twice is the later one.
+// moment is in the revision, and every write that began after the revision was read is not. The plane takes a sample in
+// each second, and the follower reads them every few seconds; it asks the plane of an older program for its revision
+// each second (decision 191). The log has one sample for each second in which something changed, so a restore to a
+// second has every write acknowledged before it, and none that began later than the next sample. Times of different
+// periods of the clock (Order.Period) are never compared: a moment that a clock showed twice is the later one.
 //
-// The package is a tool: hosting, local and cli import it. It imports envelope, envelope/kms and internal packages.
+// The package is a tool: hosting, local and cli import it. It imports envelope, envelope/kms, plane and internal
+// packages.
 package backup
 
 import (

@@ -30,9 +30,11 @@ const (
 type chain struct {
 	f    *Follower
 	conn *grpc.ClientConn
-	poll *poll // of etcd's revision; nil before the first sample
-	ctx  context.Context
-	stop context.CancelFunc // ends run; the stored objects stay
+	poll *poll // of etcd's revision; nil before the first sample, and while samples is used
+	// samples are those that the plane takes; nil: it takes none, or untrue ones, and poll asks for the revision.
+	samples *samples
+	ctx     context.Context
+	stop    context.CancelFunc // ends run; the stored objects stay
 
 	complete chan struct{} // closed when the chain can replace the one before it
 	ended    chan struct{} // closed when run has returned err
@@ -46,10 +48,12 @@ type chain struct {
 	compress *zstd.Encoder
 
 	// Of the log.
-	number   int    // of the next segment
-	previous []byte // checksum of the object before it
-	last     Sample // end of the log that is stored
-	size     int    // bytes of the log
+	number   int       // of the next segment
+	previous []byte    // checksum of the object before it
+	last     Sample    // end of the log that is stored
+	size     int       // bytes of the log
+	stored   time.Time // of the look after which the last object of the log was stored; at first, when the log began
+	hasLog   bool      // an object of the log was stored
 }
 
 func newChain(f *Follower, conn *grpc.ClientConn) *chain {
@@ -71,6 +75,9 @@ func (c *chain) run() (err error) {
 	}
 	if err := c.takeSnapshot(); err != nil {
 		return fmt.Errorf("snapshot: %w", err)
+	}
+	if c.samples != nil {
+		c.closePoll()
 	}
 	if err := c.keepLog(); err != nil {
 		return fmt.Errorf("log: %w", err)
@@ -101,6 +108,7 @@ func (c *chain) takeSample() (s Sample, err error) {
 func (c *chain) closePoll() {
 	if c.poll != nil {
 		c.poll.close()
+		c.poll = nil
 	}
 }
 
@@ -124,6 +132,7 @@ func (c *chain) takeSnapshot() error {
 	if err := c.f.claim(c.ctx); err != nil {
 		return err
 	}
+	c.samples = startSamples(c.ctx, c.conn)
 	start, err := c.takeSample()
 	if err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"atoll.dev/envelope"
+	"atoll.dev/internal/pause"
 )
 
 // ownersPrefix is the prefix of the objects that list the owners of each plane. No namespace begins with a dot.
@@ -188,7 +189,7 @@ func (f *Follower) keepClaiming(ctx context.Context, end func()) {
 	if f.o.Claim == nil {
 		return
 	}
-	for pause(ctx, ownerEvery) == nil {
+	for pause.For(ctx, untilNext(ownerEvery, f.o.Plane.offset())) {
 		attempt, cancel := context.WithTimeout(ctx, ownerEvery)
 		err := f.claim(attempt)
 		cancel()

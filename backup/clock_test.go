@@ -31,6 +31,9 @@ func (c *clocks) runOn(ahead time.Duration) {
 	c.ahead.Store(int64(ahead))
 	c.f = New(c.f.o)
 	c.f.clock.now = func() (wall, mono time.Time) { return c.now(), time.Now() }
+	if c.etcd.sampler != nil {
+		c.etcd.sampler.setClock(c.now)
+	}
 	c.run()
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc"
 
 	"atoll.dev/envelope"
+	"atoll.dev/internal/pause"
 )
 
 const (
@@ -28,6 +29,9 @@ const (
 	reasonSlow = "the store or the plane's etcd is slow"
 	// failingAfter is the age of State.Stored from which a backup counts as failing.
 	failingAfter = 30 * time.Second
+	// behindAfter is the age of State.Stored from which updateFailing runs every behindEvery. A follower that stores
+	// something in time never wakes up for it.
+	behindAfter, behindEvery = 10 * time.Second, 5 * time.Second
 )
 
 // Wrap returns a network connection that stands for another one.
@@ -78,6 +82,7 @@ type Follower struct {
 	o        Options
 	renew    chan struct{} // holds one value after Renew, until the next chain begins
 	partSize int           // partSize, except in tests
+	behind   *time.Timer   // ends behindAfter after the last object was stored; stopped before Run
 
 	mu    sync.Mutex
 	state State
@@ -105,7 +110,10 @@ func New(o Options) *Follower {
 		o.Retention = DefaultRetention()
 	}
 	o.Log = o.Log.With("plane", o.Plane.String())
-	return &Follower{o: o, renew: make(chan struct{}, 1), partSize: partSize, clock: clock{now: bothClocks}}
+	behind := time.NewTimer(behindAfter)
+	behind.Stop()
+	return &Follower{o: o, renew: make(chan struct{}, 1), partSize: partSize, behind: behind,
+		clock: clock{now: bothClocks}}
 }
 
 // Renew makes the follower begin the next chain now. It is called when the present chain cannot be restored, and when
@@ -120,6 +128,7 @@ func (f *Follower) Renew() {
 
 // State returns the present state.
 func (f *Follower) State() State {
+	f.readClock() // it may have been set back since the last look at the plane
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.state
@@ -133,6 +142,7 @@ func (f *Follower) Run(ctx context.Context) {
 	f.clock.period = time.Time{} // the next reading begins one
 	f.mu.Unlock()
 	f.readClock()
+	f.behind.Reset(behindAfter)
 	ctx, cancel := context.WithCancel(ctx)
 	var judging sync.WaitGroup
 	judging.Go(func() { f.keepUpdatingFailing(ctx) })
@@ -154,7 +164,7 @@ func (f *Follower) Run(ctx context.Context) {
 		if f.lastProgress().After(before) {
 			wait = retryMin
 		}
-		if pause(ctx, wait) != nil {
+		if !pause.For(ctx, wait) {
 			return
 		}
 		wait = min(2*wait, retryMax)
@@ -229,8 +239,8 @@ func (f *Follower) replaceChain(ctx context.Context, current *chain, begin func(
 		}
 		f.o.Log.Warn("the next chain of a backup failed; the present one goes on, and the next is tried again",
 			"error", next.err)
-		if err := pause(ctx, wait); err != nil {
-			return nil, err
+		if !pause.For(ctx, wait) {
+			return nil, ctx.Err()
 		}
 	}
 }
@@ -246,9 +256,19 @@ func (f *Follower) clearRenew() {
 // firstAge returns the age at which a follower's first chain is replaced: between half an hour and an hour, by the
 // plane's name. The followers of all planes begin when hosting starts; their next chains should not begin together.
 func firstAge(p Plane) time.Duration {
+	return chainAge/2 + time.Duration(p.hash()%uint64(chainAge/2))
+}
+
+func (p Plane) hash() uint64 {
 	h := fnv.New64a()
 	h.Write([]byte(p.String()))
-	return chainAge/2 + time.Duration(h.Sum64()%uint64(chainAge/2))
+	return h.Sum64()
+}
+
+// offset returns the whole seconds after each multiple of lookEvery at which the plane's follower works: the followers
+// of many planes do not all store an object at the same moment.
+func (p Plane) offset() time.Duration {
+	return time.Duration(p.hash()%uint64(lookEvery/time.Second)) * time.Second
 }
 
 // readClock reads the clock of this machine. When it was set back, nothing of its new period is stored yet.
@@ -273,6 +293,7 @@ func (f *Follower) recordStored(period, at time.Time) {
 	}
 	f.err = nil
 	f.mu.Unlock()
+	f.behind.Reset(behindAfter)
 	f.updateFailing()
 }
 
@@ -291,16 +312,24 @@ func (f *Follower) recordFailure(err error) {
 	f.updateFailing()
 }
 
-// keepUpdatingFailing calls updateFailing every 5 seconds, until ctx ends: time alone can make a backup failing.
+// keepUpdatingFailing calls updateFailing every behindEvery while nothing is stored, until ctx ends: time alone can
+// make a backup failing.
 func (f *Follower) keepUpdatingFailing(ctx context.Context) {
-	for pause(ctx, untilNext(5*time.Second)) == nil {
-		f.updateFailing()
+	defer f.behind.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.behind.C:
+			f.updateFailing()
+			f.behind.Reset(behindEvery)
+		}
 	}
 }
 
 // updateFailing sets State.Failing: the backup fails when the follower has stored nothing for failingAfter.
 func (f *Follower) updateFailing() {
-	f.readClock() // at least every few seconds, so that the begin of a new period is known as exactly
+	f.readClock() // every few seconds also while nothing is stored, so that the begin of a new period is known as exactly
 	f.mu.Lock()
 	before := f.state.Failing
 	switch {
@@ -333,8 +362,8 @@ func (f *Follower) put(ctx context.Context, name string, object []byte) error {
 		}
 		f.recordFailure(err)
 		f.o.Log.Warn("an object of a backup could not be stored; it is tried again", "object", name, "error", err)
-		if err := pause(ctx, wait); err != nil {
-			return err
+		if !pause.For(ctx, wait) {
+			return ctx.Err()
 		}
 	}
 }

@@ -32,8 +32,11 @@ type world struct {
 	journal  []acknowledged
 }
 
-func newWorld(t *testing.T) *world {
-	etcd, dial, stopEtcd := startEtcd()
+func newWorld(t *testing.T) *world { return newWorldWith(t, &fakeSampler{}) }
+
+// newWorldWith returns a world whose etcd has a sampler; nil: an older program runs the plane.
+func newWorldWith(t *testing.T, s *fakeSampler) *world {
+	etcd, dial, stopEtcd := startEtcdWith(s)
 	w := &world{t: t, etcd: etcd, store: newMemoryStore(), stopEtcd: stopEtcd}
 	w.f = New(Options{Plane: testPlane, Dial: dial, Store: w.store, KMS: testKeys(t), Spool: t.TempDir()})
 	w.run()
@@ -72,10 +75,22 @@ func (w *world) lastBefore(at time.Time) (last int64) {
 }
 
 // Every second of a recorded time can be restored: every write acknowledged before it is there, and none that was
-// written a second later.
+// written a second later. The plane of an older program takes no samples, and that of a hostile one only untrue ones.
 func TestEverySecondCanBeRestored(t *testing.T) {
+	for what, sampler := range map[string]*fakeSampler{"samples": {}, "an older program": nil,
+		"untrue samples": {lie: func(first uint64, list []fakeSample) (uint64, []fakeSample) {
+			for i := range list {
+				list[i].Time += int64(time.Hour)
+			}
+			return first, list
+		}}} {
+		t.Run(what, func(t *testing.T) { checkEverySecond(t, sampler) })
+	}
+}
+
+func checkEverySecond(t *testing.T, sampler *fakeSampler) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t)
+		w := newWorldWith(t, sampler)
 		w.write(20, 100*time.Millisecond)
 		begin := time.Now().Truncate(time.Second).Add(time.Second)
 		w.write(300, 137*time.Millisecond)

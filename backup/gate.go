@@ -13,6 +13,7 @@ type gate struct {
 	mu      sync.Mutex
 	changed sync.Cond // signals a change of isOpen, or of isClosed of a connection
 	isOpen  bool
+	isFree  bool // isOpen stays true
 }
 
 // newGate returns an open gate.
@@ -30,11 +31,19 @@ func (g *gate) open() {
 	g.changed.Broadcast()
 }
 
-// close delays the reads that begin from now on. A read that has begun may still return.
+// free opens the gate for ever.
+func (g *gate) free() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.isOpen, g.isFree = true, true
+	g.changed.Broadcast()
+}
+
+// close delays the reads that begin from now on. A read that has begun may still return. After free it does nothing.
 func (g *gate) close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.isOpen = false
+	g.isOpen = g.isFree
 }
 
 // wrap returns a connection whose reads wait while the gate is closed. Its Close ends a delayed read.

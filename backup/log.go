@@ -10,10 +10,12 @@ import (
 )
 
 const (
-	segmentEvery = 4 * time.Second // time between two segments while etcd changes
+	lookEvery    = 6 * time.Second // time between two looks at a plane that samples its revision and changes little
+	segmentEvery = 4 * time.Second // time between two segments while etcd changes, at least
 	segmentSize  = 1 << 20         // bytes of changes from which a segment is stored at once
 	segmentMax   = 4 << 20         // bytes of changes from which a segment is stored although no sample is complete
 	markEvery    = 6 * time.Second // time between two marks while etcd does not change
+	slack        = sampleEvery / 2 // by how much an object may be early: looks are at whole seconds, more or less
 	allKeys      = "\x00"          // key and end of a range of all keys
 )
 
@@ -30,21 +32,28 @@ type pendingLog struct {
 	samples    []Sample // in order; a sample is complete when all changes up to its revision have come
 	received   int64    // revision of the last change
 	sampled    int64    // revision of the last sample; 0: there was none
+	pace       pace
 }
 
 // addChanges takes changes from the watch.
 func (p *pendingLog) addChanges(r *pb.WatchResponse) (err error) {
+	before, revision := len(p.events), p.received
 	for _, e := range r.Events {
 		if p.events, err = appendEvent(p.events, e); err != nil {
 			return err
 		}
-		p.received = e.Kv.ModRevision
-		if n := len(p.boundaries); n > 0 && p.boundaries[n-1].revision == p.received {
+		revision = e.Kv.ModRevision
+		if n := len(p.boundaries); n > 0 && p.boundaries[n-1].revision == revision {
 			p.boundaries[n-1].end = len(p.events)
 		} else {
-			p.boundaries = append(p.boundaries, boundary{p.received, len(p.events)})
+			p.boundaries = append(p.boundaries, boundary{revision, len(p.events)})
 		}
 	}
+	if r.Fragment { // the next response may have more changes of the last revision
+		revision--
+	}
+	p.received = max(p.received, revision)
+	p.pace.add(len(r.Events), len(p.events)-before)
 	return nil
 }
 
@@ -114,9 +123,9 @@ func (p *pendingLog) cutUpTo(to Sample) (samples []Sample, events []byte) {
 
 // keepLog stores all changes after the snapshot, in segments, until ctx or etcd ends. It always returns an error.
 //
-// The watch's gate opens each second, before etcd is asked for its revision, and closes when all changes up to that
-// revision have come. So a second's changes are read at once, and everything that etcd has sent is read without a pause
-// while the watch is behind.
+// The watch's gate opens with each look, before the samples are read, and closes when all changes up to the last sample
+// have come. So the changes between two looks are read at once, and everything that etcd has sent is read without a
+// pause while the watch is behind.
 func (c *chain) keepLog() error {
 	ctx, cancel := context.WithCancel(c.ctx)
 	w, err := c.startWatch(ctx, c.last.Revision+1)
@@ -124,16 +133,18 @@ func (c *chain) keepLog() error {
 		cancel()
 		return err
 	}
-	defer func() { cancel(); <-w.ended }()
+	defer func() { cancel(); w.wait() }()
 
 	p := &pendingLog{received: c.last.Revision}
-	tick := time.NewTimer(untilNext(sampleEvery))
+	p.pace.look(time.Now())
+	tick := time.NewTimer(untilNext(sampleEvery, 0))
 	defer tick.Stop()
-	stored, isComplete := time.Now(), false
+	c.stored = p.pace.at
 	for {
 		if p.hasAll() {
 			w.gate.close()
 		}
+		isLook, wasBehind := false, !p.hasAll()
 		select {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
@@ -143,43 +154,107 @@ func (c *chain) keepLog() error {
 			if err := p.addChanges(r); err != nil {
 				return err
 			}
-			if len(p.events) < segmentSize || len(p.events) < segmentMax && len(p.samples) > 0 {
+			isPolled, isLarge := c.samples == nil, len(p.events) >= segmentSize
+			isLook = isPolled && isLarge && (len(p.events) >= segmentMax || len(p.samples) == 0)
+			hasCaughtUp := wasBehind && p.hasAll()
+			if !isLook && !hasCaughtUp && (isPolled || !isLarge) {
 				continue
 			}
 		case <-tick.C:
-			tick.Reset(untilNext(sampleEvery))
+			isLook = true
 		}
-		w.gate.open()
-		s, err := c.takeSample()
-		if err != nil {
-			return c.endLog(p, w, err)
+		if isLook {
+			w.gate.open()
+			if err := c.look(p); err != nil {
+				return c.endLog(p, w, err)
+			}
 		}
-		p.addSample(s)
-		to, ok := p.lastCompleteSample()
-		if len(p.events) >= segmentMax && (!ok || to.Revision == c.last.Revision) {
-			to, ok = p.addSampleAtBoundary(c.last) // etcd sends many changes at once, and the next sample is after them all
+		if isBehind := !p.hasAll(); wasBehind || !isBehind { // else the gate was closed, and the changes are about to come
+			if err := c.storePending(p); err != nil {
+				return err
+			}
 		}
-		if !ok {
-			continue
-		}
-		age, isIdle := time.Since(stored), to.Revision == c.last.Revision
-		switch {
-		case isIdle && (age >= markEvery || !isComplete):
-			err = c.storeMark(to)
-		case !isIdle && (age >= segmentEvery || len(p.events) >= segmentSize || !isComplete):
-			err = c.storeSegment(p, to)
-		default:
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		stored = time.Now()
-		if !isComplete {
-			isComplete = true
-			close(c.complete)
+		if isLook || p.hasAll() {
+			tick.Reset(c.untilLook(p))
 		}
 	}
+}
+
+// look reads the plane's samples since the last look, or takes one. When they are untrue, or cannot be read, it takes
+// one at each look from now on.
+func (c *chain) look(p *pendingLog) error {
+	p.pace.look(time.Now())
+	var untrue error
+	if c.samples != nil {
+		list, err := c.samples.read(c.ctx)
+		now := c.f.readClock()
+		if err == nil {
+			err = p.addPlaneSamples(list, c.last, now, c.period)
+		}
+		if !now.period.Equal(c.period) {
+			return errSetBack
+		}
+		if err == nil {
+			return nil
+		}
+		untrue, c.samples = err, nil
+		p.dropIncomplete()
+	}
+	s, err := c.takeSample()
+	if err != nil {
+		return err
+	}
+	if untrue != nil {
+		c.f.o.Log.Warn("the samples of a plane's revision are not used any more; the plane is asked each second",
+			"error", untrue)
+	}
+	p.addSample(s)
+	return nil
+}
+
+// untilLook returns the time until the next look.
+func (c *chain) untilLook(p *pendingLog) time.Duration {
+	if c.looksSeldom(p) {
+		return untilNext(lookEvery, c.f.o.Plane.offset())
+	}
+	return untilNext(sampleEvery, 0)
+}
+
+// looksSeldom reports whether the next look is one lookEvery away: the plane takes samples, all changes up to the last
+// one have come, and they were few. Before the first object of the log is stored, looks are each second.
+func (c *chain) looksSeldom(p *pendingLog) bool {
+	return c.samples != nil && c.hasLog && p.hasAll() && !p.pace.isFast()
+}
+
+// storePending stores the changes up to the last complete sample, or a mark when there are none. When the next look is
+// soon, it stores nothing a short time after the last object.
+func (c *chain) storePending(p *pendingLog) (err error) {
+	to, ok := p.lastCompleteSample()
+	if len(p.events) >= segmentMax && (!ok || to.Revision == c.last.Revision) {
+		to, ok = p.addSampleAtBoundary(c.last) // etcd sends many changes at once, and the next sample is after them all
+	}
+	if !ok {
+		return nil
+	}
+	age := p.pace.at.Sub(c.stored) + slack
+	isNow := !c.hasLog || c.looksSeldom(p)
+	switch isIdle := to.Revision == c.last.Revision; {
+	case isIdle && (isNow || age >= markEvery):
+		err = c.storeMark(to)
+	case !isIdle && (isNow || age >= segmentEvery || len(p.events) >= segmentSize):
+		err = c.storeSegment(p, to)
+	default:
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	c.stored = p.pace.at
+	if !c.hasLog {
+		c.hasLog = true
+		close(c.complete)
+	}
+	return nil
 }
 
 // endLog ends the log for a cause, which it returns, or the error of the store. When etcd has ended, endLog stores all
@@ -207,19 +282,22 @@ func (c *chain) endLog(p *pendingLog, w *watch, cause error) error {
 	return c.storeRest(p, cause)
 }
 
-// storeRest stores the changes that etcd has sent before it ended. No sample was taken after the last changes, so their
-// segment gets the time of the last complete sample: it has every write acknowledged before that time. storeRest
+// storeRest stores the changes that etcd has sent before it ended. No sample was taken after the last changes, so they
+// get one with the time of the last complete sample: it has every write acknowledged before that time. storeRest
 // returns cause, or the error of the store.
 func (c *chain) storeRest(p *pendingLog, cause error) error {
+	if p.received <= c.last.Revision {
+		return cause
+	}
 	at := c.last.Time
 	if to, ok := p.lastCompleteSample(); ok {
 		at = to.Time
 	}
-	if p.received > c.last.Revision {
-		p.samples = append(p.samples[:0:0], Sample{Time: at, Revision: p.received})
-		if err := c.storeSegment(p, p.samples[0]); err != nil {
-			return err
-		}
+	p.samples = slices.DeleteFunc(p.samples, func(s Sample) bool { return s.Revision >= p.received })
+	end := Sample{Time: at, Revision: p.received}
+	p.samples = append(p.samples, end)
+	if err := c.storeSegment(p, end); err != nil {
+		return err
 	}
 	return cause
 }

@@ -2,9 +2,11 @@ package backup
 
 import (
 	"context"
+	"sync"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 )
 
 // watch receives all changes of an etcd from a revision on, over a connection of its own. While its gate is closed,
@@ -14,20 +16,34 @@ type watch struct {
 	gate      *gate
 	ended     chan struct{} // closed when the watch has ended with err; all responses were received then
 	err       error
+	freeing   sync.WaitGroup // of the goroutine that frees the gate; it ends with the watch
 }
 
-// startWatch starts a watch of all changes from a revision on. It ends when ctx or etcd ends.
+// wait returns when the watch has ended, and its goroutines with it.
+func (w *watch) wait() {
+	<-w.ended
+	w.freeing.Wait()
+}
+
+// startWatch starts a watch of all changes from a revision on. It ends when ctx or etcd ends. When the connection of
+// the chain's other calls is lost, etcd has probably ended: then the gate does not delay the last changes any more.
 func (c *chain) startWatch(ctx context.Context, from int64) (*watch, error) {
 	w := &watch{responses: make(chan *pb.WatchResponse), gate: newGate(), ended: make(chan struct{})}
 	conn, err := c.f.o.Dial(w.gate.wrap)
 	if err != nil {
 		return nil, err
 	}
+	watching, cancel := context.WithCancel(ctx)
 	go func() {
 		defer close(w.ended)
+		defer cancel()
 		w.err = w.run(ctx, conn, from)
 		conn.Close()
 	}()
+	w.freeing.Go(func() {
+		c.conn.WaitForStateChange(watching, connectivity.Ready)
+		w.gate.free()
+	})
 	return w, nil
 }
 

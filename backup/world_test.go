@@ -40,13 +40,25 @@ type fakeEtcd struct {
 
 	watchReads atomic.Int64 // of the followers from the connections of their watches
 	polls      atomic.Int64 // requests for the revision
+	sampler    *fakeSampler // nil: an older program runs the plane
 }
 
-// startEtcd returns an etcd, and a function that connects to it. It ends with stop.
+// startEtcd returns an etcd of a plane that samples its revision, and a function that connects to it. It ends with
+// stop.
 func startEtcd() (e *fakeEtcd, dial func(Wrap) (*grpc.ClientConn, error), stop func()) {
+	return startEtcdWith(&fakeSampler{})
+}
+
+// startEtcdWith returns an etcd with a sampler; nil: an older program runs the plane.
+func startEtcdWith(s *fakeSampler) (e *fakeEtcd, dial func(Wrap) (*grpc.ClientConn, error), stop func()) {
 	e = &fakeEtcd{}
 	e.cond = sync.NewCond(&e.mu)
 	server := grpc.NewServer()
+	endSampling := func() {}
+	if s != nil {
+		e.sampler = s
+		endSampling = s.start(server, e.revision)
+	}
 	pb.RegisterMaintenanceServer(server, e)
 	pb.RegisterWatchServer(server, e)
 	l := bufconn.Listen(64 << 10)
@@ -60,7 +72,7 @@ func startEtcd() (e *fakeEtcd, dial func(Wrap) (*grpc.ClientConn, error), stop f
 				}
 				return wrap(&countingConn{Conn: conn, reads: &e.watchReads}), nil
 			}))
-	}, func() { server.Stop(); l.Close() }
+	}, func() { endSampling(); server.Stop(); l.Close() }
 }
 
 // countingConn counts the reads that have returned.
