@@ -114,9 +114,11 @@ func TestI1VersionsWithoutOrdersAreBeforeAndBetween(t *testing.T) {
 				manifest := testPlane.prefix() + chains[2].Name + "/" + manifestObject
 				good := c.store.content(manifest)
 				c.store.replace(manifest, flipMiddle(good)) // of the chain that the earlier version has written last
-				if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
-					!strings.Contains(err.Error(), "delete") {
-					t.Errorf("which chain is the newest cannot be known: revision %d, %v", r.revision(), err)
+				if r, err := fetch(t, c.store, time.Time{}); err != nil || r.Damage == nil ||
+					!strings.Contains(r.Damage.Error(), "delete") ||
+					!slices.Equal(DamagedChains(r.Damage), []string{chains[2].Name}) {
+					t.Errorf("which chain is the newest cannot be known: revision %d, named as damaged: %v, %v", r.revision(),
+						r.Damage, err)
 				}
 				c.store.replace(manifest, good)
 				c.store.add(hidden)
@@ -278,9 +280,10 @@ func TestI1TheHigherRevisionDecidesBetweenEqualGenerations(t *testing.T) {
 			manifest := func(c Chain) string { return testPlane.prefix() + c.Name + "/" + manifestObject }
 			first := chains[slices.IndexFunc(chains, func(c Chain) bool { return hidden[manifest(c)] != nil })]
 			c.store.replace(manifest(first), flipMiddle(hidden[manifest(first)]))
-			if r, err := fetch(t, c.store, time.Time{}); !errors.Is(err, ErrCorrupt) ||
-				!strings.Contains(err.Error(), first.Name) {
-				t.Errorf("the manifest of the first one is damaged: revision %d, %v", r.revision(), err)
+			c.checkLatest()
+			if r, err := fetch(t, c.store, time.Time{}); err != nil || !slices.Equal(DamagedChains(r.Damage),
+				[]string{first.Name}) {
+				t.Errorf("the manifest of the first one is damaged: named as damaged: %v, %v", r.Damage, err)
 			}
 		})
 	}

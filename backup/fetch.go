@@ -19,9 +19,40 @@ type Fetched struct {
 	Keys     Keys     // of the plane, as of the snapshot; nil when the chain has none
 	Restores []string // orders that the plane had executed when the snapshot was taken
 	Release  string   // Manifest.Release
-	// Damage has the errors of the other chains that cover the moment and cannot be restored. For the latest moment it
-	// has those of later chains whose manifests cannot be opened. nil: there were no such errors.
+	// Damage has the errors of the other chains that cover the moment and cannot be restored, and of the chains that have
+	// no place in the order (see arrange). For the latest moment it has those of later chains whose manifests cannot be
+	// opened. nil: there were no such errors. DamagedChains returns the names of the chains.
 	Damage error
+}
+
+// ChainError is the error of one chain.
+type ChainError struct {
+	Chain string // its name
+	Err   error
+}
+
+func (e *ChainError) Error() string { return "chain " + e.Chain + ": " + e.Err.Error() }
+
+// Unwrap returns the error without the name.
+func (e *ChainError) Unwrap() error { return e.Err }
+
+// DamagedChains returns the names of the chains that an error of Fetch, or Fetched.Damage, says are damaged.
+func DamagedChains(err error) (names []string) {
+	if e, ok := err.(*ChainError); ok { //nolint:errorlint // all errors of the tree are looked at
+		if errors.Is(e.Err, ErrCorrupt) || errors.Is(e.Err, ErrNotFound) {
+			return []string{e.Chain}
+		}
+		return nil
+	}
+	switch e := err.(type) { //nolint:errorlint // the same
+	case interface{ Unwrap() error }:
+		return DamagedChains(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		for _, err := range e.Unwrap() {
+			names = append(names, DamagedChains(err)...)
+		}
+	}
+	return names
 }
 
 // ErrOutside is the error of a moment to which no backup restores.
@@ -51,11 +82,33 @@ var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log"
 // store objects and has no keys can make a chain that looks like the last one. When that chain opens and its data is
 // damaged or incomplete, Fetch returns the error and takes no older chain: writes would be missing. It also takes none
 // when the key of a later chain is missing here, because the chain may be good.
+//
+// A damaged chain that has no place in the order is left out, for every moment, and named in Fetched.Damage or in the
+// error. When only its key is missing here, Fetch returns that error: the chain may be good.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
-	readers, err := openChains(ctx, store, kms, plane)
+	readers, left, err := openChains(ctx, store, kms, plane)
 	if err != nil {
 		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 	}
+	for _, err := range left {
+		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNotFound) {
+			return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
+		}
+	}
+	got, err := fetchFrom(ctx, readers, plane, at, dir)
+	switch {
+	case err != nil && len(readers) == 0 && len(left) > 0:
+		return Fetched{}, fmt.Errorf("plane %s: no chain of its backup can be restored: %w", plane, errors.Join(left...))
+	case err != nil && len(left) > 0:
+		return got, fmt.Errorf("%w (left out: %v)", err, errors.Join(left...)) // left says nothing about the kind of err
+	case len(left) > 0:
+		got.Damage = errors.Join(got.Damage, errors.Join(left...))
+	}
+	return got, err
+}
+
+// fetchFrom fetches a moment, or the latest one, from chains in the order in which they began.
+func fetchFrom(ctx context.Context, readers []*chainReader, plane Plane, at time.Time, dir string) (Fetched, error) {
 	if len(readers) == 0 {
 		return Fetched{}, fmt.Errorf("plane %s: no backup of it is in the store: %w", plane, ErrOutside)
 	}
@@ -84,12 +137,14 @@ func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at t
 	return got, nil
 }
 
-// openChains returns the readers of a plane's chains in the order in which they began. It reads only the manifests
-// that arrange needs: none when the names show a generation of each chain, and no two chains have the same.
-func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane) ([]*chainReader, error) {
+// openChains returns the readers of a plane's chains in the order in which they began, and why it has left out others
+// (see arrange). It reads only the manifests that arrange needs: none when the names show a generation of each chain,
+// and no two chains have the same.
+func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane) (ordered []*chainReader, left []error,
+	err error) {
 	chains, err := Chains(ctx, store, plane)
 	if err != nil || len(chains) == 0 {
-		return nil, err
+		return nil, nil, err
 	}
 	readers, known := map[string]*chainReader{}, make([]evidence, len(chains))
 	for i, c := range chains {
@@ -111,7 +166,7 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 	for i := range slices.Backward(known) {
 		if e := &known[i]; lacksGeneration && (needsNewest || e.chain.Generation == 0) {
 			if err := read(e); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 			needsNewest = needsNewest && e.damage != nil
 		}
@@ -121,22 +176,20 @@ func openChains(ctx context.Context, store Store, kms envelope.KMS, plane Plane)
 		e := &known[i]
 		if isRead := e.revision > 0 || e.damage != nil; !isRead && sharesGeneration(known, i) {
 			if err := read(e); err != nil {
-				return nil, err
+				return nil, nil, err
 			}
 		}
 	}
 	for i := range known {
 		known[i].isOlder = older[known[i].chain.Name]
 	}
-	if known, err = arrange(known); err != nil {
-		return nil, err
+	known, left = arrange(known)
+	for _, e := range known {
+		r := readers[e.chain.Name]
+		r.chain.Order = e.chain.Order
+		ordered = append(ordered, r)
 	}
-	ordered := make([]*chainReader, len(known))
-	for i, e := range known {
-		ordered[i] = readers[e.chain.Name]
-		ordered[i].chain.Order = e.chain.Order
-	}
-	return ordered, nil
+	return ordered, left, nil
 }
 
 // sharesGeneration reports whether another chain of the list has the generation of chain i. The list must be sorted by
@@ -158,7 +211,7 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 			return got, err
 		}
 		if !errors.Is(err, errNotOpened) {
-			return Fetched{}, fmt.Errorf("chain %s: %w", r.chain.Name, err)
+			return Fetched{}, &ChainError{r.chain.Name, err}
 		}
 		skipped = append(skipped, r.damage(err))
 		chains = chains[:len(chains)-1]
@@ -170,10 +223,9 @@ func fetchLatest(ctx context.Context, chains []*chainReader, dir string) (Fetche
 // cannot be opened it says the next step: somebody without the keys may have planted it.
 func (r *chainReader) damage(err error) error {
 	if errors.Is(err, errNotOpened) {
-		return fmt.Errorf("chain %s: %w; delete the objects below %s if nobody knows why they are there", r.chain.Name, err,
-			r.prefix)
+		err = fmt.Errorf("%w; delete the objects below %s if nobody knows why they are there", err, r.prefix)
 	}
-	return fmt.Errorf("chain %s: %w", r.chain.Name, err)
+	return &ChainError{r.chain.Name, err}
 }
 
 // fetchEnd fetches the latest moment of the chains. The caller has read the manifest of the last chain.
@@ -181,7 +233,7 @@ func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, 
 	last := len(chains) - 1
 	got, err := chains[last].fetch(ctx, time.Time{}, dir)
 	if err != nil {
-		return Fetched{}, fmt.Errorf("chain %s: %w", chains[last].chain.Name, err)
+		return Fetched{}, &ChainError{chains[last].chain.Name, err}
 	}
 	// When the last chain was interrupted soon after its beginning, the newest earlier chain with a log may end later
 	// than it. Chains of an earlier period cannot: they had ended when this period began.
@@ -194,7 +246,7 @@ func fetchEnd(ctx context.Context, chains []*chainReader, dir string) (Fetched, 
 		}
 		end, err := earlier.readEnd(ctx)
 		if err != nil && !chains[last].chain.Whole { // the end of the earlier chain is unknown and may be later
-			return Fetched{}, fmt.Errorf("chain %s: %w", earlier.chain.Name, err)
+			return Fetched{}, &ChainError{earlier.chain.Name, err}
 		}
 		if err != nil || !end.Time.After(got.Sample.Time) {
 			return got, nil
@@ -277,7 +329,7 @@ func (f *failures) note(r *chainReader, err error) error {
 	case errors.Is(err, ErrCorrupt), errors.Is(err, ErrNotFound):
 		f.damage = append(f.damage, r.damage(err))
 	default:
-		return fmt.Errorf("chain %s: %w", r.chain.Name, err)
+		return &ChainError{r.chain.Name, err}
 	}
 	return nil
 }

@@ -201,9 +201,11 @@ func (e *evidence) read(ctx context.Context, r *chainReader) error {
 //  5. Chains whose manifests cannot be read, and whose generations are greater than all others, come last. Nothing but
 //     their names proves that they are chains of the plane, so they decide nothing about the other chains.
 //
-// The error is ErrCorrupt when these rules leave two chains of which each may be the newest: a manifest that would
-// decide cannot be read, or a revision contradicts rule 3. It names both chains and the next step.
-func arrange(list []evidence) ([]evidence, error) {
+// A chain for which these rules give no place is left out, so that it ends no restore: somebody who can store objects
+// and has no keys can make such a chain. left has the reason of each, which names the next step. It is one whose
+// manifest cannot be read and whose objects show no order, or the same generation as the newest chain, and one that
+// contradicts rule 3.
+func arrange(list []evidence) (ordered []evidence, left []error) {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b evidence) int {
 		if a.chain.Generation != b.chain.Generation || a.chain.Generation == 0 {
@@ -211,46 +213,45 @@ func arrange(list []evidence) ([]evidence, error) {
 		}
 		return cmp.Or(cmp.Compare(a.revision, b.revision), compareChains(a.chain, b.chain))
 	})
-	for _, e := range list {
-		if e.damage != nil && e.chain.BadOrder != nil {
-			return nil, fmt.Errorf("nothing shows the order of chain %s: its manifest cannot be read (%w), and %w: delete its "+
-				"objects when the manifest is lost", e.chain.Name, e.damage, e.chain.BadOrder)
+	leave := func(e evidence, reason error) { left = append(left, &ChainError{e.chain.Name, reason}) }
+	list = slices.DeleteFunc(list, func(e evidence) bool {
+		if e.damage == nil || e.chain.BadOrder == nil {
+			return false
 		}
-	}
+		leave(e, fmt.Errorf("nothing shows its order: its manifest cannot be read (%w), and %v: delete its objects when the "+
+			"manifest is lost", e.damage, e.chain.BadOrder)) // whether the chain may be good is the manifest's error alone
+		return true
+	})
 	end := len(list)
 	for end > 0 && list[end-1].damage != nil && list[end-1].chain.Generation > 0 {
 		end--
 	}
 	list, unread := list[:end], list[end:]
 	if len(list) == 0 || list[len(list)-1].chain.Generation == 0 {
-		return slices.Concat(list, unread), nil
+		return slices.Concat(list, unread), left
 	}
 	newest := list[len(list)-1]
-	for _, e := range list {
-		if e.damage != nil && e.chain.Name != newest.chain.Name && e.chain.Generation == newest.chain.Generation {
-			return nil, fmt.Errorf("chains %s and %s have the same generation, and the manifest of the first cannot be read: "+
-				"delete the objects of the first if the second is newer: %w", e.chain.Name, newest.chain.Name, e.damage)
-		}
-	}
-	var older, ordered, later []evidence
+	var older, numbered, later []evidence
 	for _, e := range list {
 		switch {
+		case e.damage != nil && e.chain.Generation == newest.chain.Generation:
+			leave(e, fmt.Errorf("it has the generation of chain %s, and its manifest cannot be read: delete its objects if "+
+				"nobody knows why they are there: %w", newest.chain.Name, e.damage))
 		case e.chain.Generation > 0:
-			ordered = append(ordered, e)
+			numbered = append(numbered, e)
 		case e.isOlder:
 			older = append(older, e)
 		case e.damage != nil:
-			return nil, fmt.Errorf("chain %s shows no order, and its manifest cannot be read: delete its objects if chain %s "+
-				"is newer: %w", e.chain.Name, newest.chain.Name, e.damage)
+			leave(e, fmt.Errorf("it shows no order, and its manifest cannot be read: delete its objects if chain %s is newer, "+
+				"or nobody knows why they are there: %w", newest.chain.Name, e.damage))
 		case e.revision < newest.revision:
-			return nil, fmt.Errorf("%w: chain %s of an earlier version began with revision %d, and chain %s, which does not "+
-				"name it, with %d: delete the objects of the older one", ErrCorrupt, e.chain.Name, e.revision, newest.chain.Name,
-				newest.revision)
+			leave(e, fmt.Errorf("%w: an earlier version began it with revision %d, and chain %s, which does not name it, began "+
+				"with %d: delete the objects of the older one", ErrCorrupt, e.revision, newest.chain.Name, newest.revision))
 		default:
 			later = append(later, e)
 		}
 	}
-	return slices.Concat(older, ordered, later, unread), nil
+	return slices.Concat(older, numbered, later, unread), left
 }
 
 // chainsAt returns which chains may restore to a moment: chains[from:to]. The chains are in the order in which they

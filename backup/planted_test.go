@@ -2,6 +2,7 @@ package backup
 
 import (
 	"errors"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -131,6 +132,73 @@ func TestI1TheLatestRestoreLeavesOutNoChainThatMayBeGood(t *testing.T) {
 			mend()
 		}
 		c.checkLatest()
+	})
+}
+
+// A planted chain that has no place in the order, or that of a good chain, ends no restore: neither of the latest
+// moment nor of another one. It is named, with the next step.
+func TestI1APlantedChainWithoutAPlaceEndsNoRestore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, chains := twoChains(t)
+		good := c.store.content(testPlane.prefix() + chains[1].Name + "/" + manifestObject)
+		moments := []time.Time{{}, chains[0].Taken.Add(10 * time.Second), chains[1].Taken.Add(10 * time.Second)}
+		for what, orders := range map[string][]string{
+			"no order":                    nil,
+			"two orders":                  {chains[1].objectName(), "order-00000009-20000101T000000.000Z"},
+			"an order that shows nothing": {orderPrefix},
+			"the newest generation":       {chains[1].objectName()},
+			"the generation of the first": {chains[0].objectName()},
+		} {
+			for content, manifest := range map[string][]byte{"no manifest": []byte("x"), "another chain's": good,
+				"a damaged one": flipMiddle(good)} {
+				prefix := plant(c.store, 9, c.now(), manifest)
+				c.store.replace(prefix+Order{9, c.now()}.objectName(), nil)
+				for _, order := range orders {
+					c.store.replace(prefix+order, []byte("x"))
+				}
+				for _, at := range moments {
+					r, err := fetch(t, c.store, at)
+					least := c.lastBefore(at)
+					if at.IsZero() {
+						least = c.etcd.revision()
+					}
+					if err != nil || r.revision() < least {
+						t.Errorf("%s, %s: at %s: revision %d of %d, %v", what, content, at, r.revision(), c.etcd.revision(), err)
+					}
+					isNamed := r.Damage != nil && strings.Contains(r.Damage.Error(), "0123abcd") &&
+						strings.Contains(r.Damage.Error(), "delete") && slices.Contains(DamagedChains(r.Damage), path.Base(prefix))
+					if !isNamed && what != "the generation of the first" { // that one is not looked at
+						t.Errorf("%s, %s: at %s: named as damaged: %v", what, content, at, r.Damage)
+					}
+				}
+				for _, order := range orders {
+					c.store.replace(prefix+order, nil)
+				}
+			}
+		}
+
+		// Nothing is left but planted chains without a place: the error says what to do.
+		for _, chain := range chains {
+			c.store.hide(t, chain)
+		}
+		for what, at := range map[string]time.Time{"the latest": {}, "a moment": moments[1]} {
+			if _, err := fetch(t, c.store, at); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "delete") ||
+				!strings.Contains(err.Error(), "0123abcd") {
+				t.Errorf("%s, and nothing can be restored: %v", what, err)
+			}
+		}
+	})
+}
+
+// A chain without a place whose key is missing here may be good: it ends the restore, and the error names the key.
+func TestI1AChainWithoutAPlaceWhoseKeyIsMissingIsNotLeftOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, chains := twoChains(t)
+		prefix := plant(c.store, chains[1].Generation, c.now(), nil)
+		c.store.replace(prefix+manifestObject, strangerManifest(t, prefix+manifestObject, "k2"))
+		if r, err := fetch(t, c.store, time.Time{}); err == nil || !strings.Contains(err.Error(), `"k2"`) {
+			t.Errorf("restored from %s, %v", r.Chain, err)
+		}
 	})
 }
 
