@@ -45,6 +45,7 @@ type BackupData struct {
 type BackupChain struct {
 	Taken       string `json:"taken"`
 	EverySecond bool   `json:"everySecond"`
+	Damaged     bool   `json:"damaged"` // a restore could not read it
 }
 
 // Phases of a restore that has ended.

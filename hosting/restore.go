@@ -312,13 +312,16 @@ func decideRestore(before *hypershift.RestoreStatus, r report, now time.Time) *h
 // backupStatus returns the status of a window. While the backup goes on it has no field To, whose value would change
 // all the time. state is the state of the backup; nil: no backup is made at present.
 func backupStatus(w controlplane.BackupWindow, state *backup.State) *hypershift.BackupStatus {
-	s := &hypershift.BackupStatus{From: w.From.UTC().Format(time.RFC3339), Chains: []hypershift.BackupChain{}}
+	s := &hypershift.BackupStatus{Chains: []hypershift.BackupChain{}}
+	if !w.From.IsZero() { // else there is no backup, or all are damaged
+		s.From = w.From.UTC().Format(time.RFC3339)
+	}
 	if isStopped := state == nil || state.Failing != ""; isStopped && !w.Stored.IsZero() {
 		s.To = w.Stored.UTC().Format(time.RFC3339)
 	}
 	for _, c := range w.Chains {
 		s.Chains = append(s.Chains, hypershift.BackupChain{Taken: c.Taken.UTC().Format(time.RFC3339),
-			EverySecond: c.EverySecond})
+			EverySecond: c.EverySecond, Damaged: c.Damaged})
 	}
 	return s
 }

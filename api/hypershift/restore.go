@@ -57,7 +57,7 @@ type RestoreStatus struct {
 
 // BackupStatus is the part of the past to which a plane can be restored.
 type BackupStatus struct {
-	From string `json:"from"` // RFC 3339
+	From string `json:"from"` // RFC 3339; "": there is no backup, or all are damaged
 	// To is set when the backup does not go on: the plane is stopped, or the backup fails. Else it is the present.
 	To     string        `json:"to"`
 	Chains []BackupChain `json:"chains"` // the oldest first
@@ -67,4 +67,5 @@ type BackupStatus struct {
 type BackupChain struct {
 	Taken       string `json:"taken"` // RFC 3339
 	EverySecond bool   `json:"everySecond,omitempty"`
+	Damaged     bool   `json:"damaged,omitempty"` // a restore could not read it
 }

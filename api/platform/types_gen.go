@@ -636,6 +636,9 @@ type AuthorizationRequest struct {
 
 // Backup defines model for Backup.
 type Backup struct {
+	// Damaged A restore could not read this backup. Its moments restore from another one, if one has them.
+	Damaged bool `json:"damaged,omitempty"`
+
 	// EverySecond Each second up to the next backup can be restored; else only that of `taken`.
 	EverySecond bool      `json:"everySecond"`
 	Taken       time.Time `json:"taken"`

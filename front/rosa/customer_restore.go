@@ -38,7 +38,8 @@ func (h *customerAPI) clusterBackups(c *exchange) error {
 	}
 	for _, chain := range backups.Chains {
 		if taken, err := time.Parse(time.RFC3339, chain.Taken); err == nil {
-			shown.Items = append(shown.Items, platform.Backup{Taken: taken, EverySecond: chain.EverySecond})
+			shown.Items = append(shown.Items, platform.Backup{Taken: taken, EverySecond: chain.EverySecond,
+				Damaged: chain.Damaged})
 		}
 	}
 	_, order, err := cluster.CutRestore(r.Spec)

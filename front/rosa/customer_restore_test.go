@@ -52,13 +52,16 @@ func TestACustomerOrdersRestores(t *testing.T) {
 	report := func(restore string) {
 		t.Helper()
 		l.report("clusters", made.ID, "hosted-cluster", fmt.Sprintf(
-			`{"backups":{"from":%q,"chains":[{"taken":%q,"everySecond":true}]},"restore":%s}`,
-			from.Format(time.RFC3339), from.Format(time.RFC3339), restore), "Available=True")
+			`{"backups":{"from":%q,"chains":[{"taken":%q,"everySecond":true},
+				{"taken":%q,"everySecond":true,"damaged":true}]},"restore":%s}`,
+			from.Format(time.RFC3339), from.Format(time.RFC3339), from.Add(time.Minute).Format(time.RFC3339), restore),
+			"Available=True")
 	}
 	report(`{}`)
 	b, err := p.Backups(ctx, id)
-	if err != nil || b.Count != 1 || b.From == nil || !b.From.Equal(from) || b.To == nil ||
-		time.Since(*b.To) < 9*time.Second || time.Since(*b.To) > time.Minute || !b.Items[0].EverySecond {
+	if err != nil || b.Count != 2 || b.From == nil || !b.From.Equal(from) || b.To == nil ||
+		time.Since(*b.To) < 9*time.Second || time.Since(*b.To) > time.Minute || !b.Items[0].EverySecond ||
+		b.Items[0].Damaged || !b.Items[1].Damaged {
 		t.Errorf("the window: %+v, %v", b, err)
 	}
 	refuse("before the window", platform.RestoreRequest{At: from.Add(-time.Hour)}, 422, "VALIDATION-001")

@@ -76,6 +76,8 @@ type Backups struct {
 	preparing map[controlplane.ID]*preparation
 	leaving   map[controlplane.ID]*leaving
 	windows   map[controlplane.ID]controlplane.BackupWindow
+	listed    map[controlplane.ID][]backup.Chain      // from which windows are computed
+	damaged   map[controlplane.ID]map[string]struct{} // names of chains that a restore could not read
 	// preparations has one value for each order whose data is being made.
 	preparations chan struct{}
 	endDrill     context.CancelFunc // ends the making of the data of a scratch plane; nil: none is made
@@ -102,6 +104,7 @@ func New(o Options) *Backups {
 		deleted: map[controlplane.ID]backup.Identity{}, wake: make(chan struct{}, 1),
 		asked: map[controlplane.ID]bool{}, preparing: map[controlplane.ID]*preparation{},
 		leaving: map[controlplane.ID]*leaving{},
+		listed:  map[controlplane.ID][]backup.Chain{}, damaged: map[controlplane.ID]map[string]struct{}{},
 		windows: map[controlplane.ID]controlplane.BackupWindow{}, preparations: make(chan struct{}, preparationsAtOnce)}
 	if o.Metrics != nil {
 		o.Metrics.MustRegister(

@@ -26,11 +26,10 @@ func (b *Backups) compare(ctx context.Context, id controlplane.ID, o controlplan
 		return controlplane.Preparation{}, err
 	}
 	defer os.RemoveAll(dir)
-	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, dir)
+	got, err := b.fetch(ctx, o, dir)
 	if err != nil {
 		return controlplane.Preparation{}, err
 	}
-	b.logDamage(o, got)
 	restored, err := backup.ReadContents(got.Snapshot, got.Log)
 	if err != nil {
 		return controlplane.Preparation{}, err

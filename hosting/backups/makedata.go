@@ -78,11 +78,10 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 			return prepared{}, err
 		}
 	}
-	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
+	got, err := b.fetch(ctx, o, files)
 	if err != nil {
 		return prepared{}, err
 	}
-	b.logDamage(o, got)
 	known, err := b.knownRevision(ctx, id)
 	if err != nil {
 		return prepared{}, fmt.Errorf("the highest revision of the plane: %w", err)
@@ -107,6 +106,16 @@ func (b *Backups) restore(ctx context.Context, id controlplane.ID, o controlplan
 		return prepared{}, err
 	}
 	return made, atomicfile.Write(filepath.Join(staging, preparedName), content, 0o600)
+}
+
+// fetch fetches the files of a restore's backup into dir. It records and logs which chains are damaged.
+func (b *Backups) fetch(ctx context.Context, o controlplane.RestoreOrder, dir string) (backup.Fetched, error) {
+	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, dir)
+	b.noteRead(o.Source, got, err)
+	if err == nil {
+		b.logDamage(o, got)
+	}
+	return got, err
 }
 
 // logDamage logs the errors of damaged chains, when another chain restored to the moment of an order. For the latest

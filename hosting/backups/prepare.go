@@ -151,6 +151,8 @@ func (b *Backups) Abandon(id controlplane.ID) (done bool) {
 		}
 	}
 	delete(b.windows, id)
+	delete(b.listed, id)
+	delete(b.damaged, id)
 	return true
 }
 

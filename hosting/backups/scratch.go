@@ -111,14 +111,13 @@ func (b *Backups) prepareScratch(ctx context.Context, scratch controlplane.ID, o
 	if err := checkRoom(staging, status.DbSize); err != nil {
 		return data, err
 	}
-	got, err := backup.Fetch(ctx, b.o.Store, b.o.KMS, backup.Plane(o.Source), o.At, files)
+	got, err := b.fetch(ctx, o, files)
 	if errors.Is(err, backup.ErrCorrupt) {
 		return data, fmt.Errorf("%w: %w", controlplane.ErrBadBackup, err)
 	}
 	if err != nil {
 		return data, err
 	}
-	b.logDamage(o, got)
 	expected, err := backup.ReadContentsAt(ctx, conn, got.Sample.Revision)
 	if err != nil && !errors.Is(err, backup.ErrCompacted) && !errors.Is(err, backup.ErrTooManyKeys) {
 		return data, fmt.Errorf("reading the keys of the plane's etcd at revision %d: %w", got.Sample.Revision, err)

@@ -1,6 +1,8 @@
 package backups
 
 import (
+	"errors"
+	"maps"
 	"slices"
 
 	"atoll.dev/backup"
@@ -21,25 +23,71 @@ func (b *Backups) Window(id controlplane.ID) (controlplane.BackupWindow, bool) {
 	return w, ok
 }
 
-// setWindow records the chains of a plane. It leaves out those whose moments a later one restores, because the clock
-// was set back. It keeps those whose order the list does not show: a restore reads the order elsewhere.
+// setWindow records the chains of a plane.
 func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
-	w := controlplane.BackupWindow{}
-	for i, c := range chains {
-		if until := backup.Until(chains, i); c.BadOrder == nil && !until.IsZero() && !until.After(c.Taken) {
-			continue
+	b.mu.Lock()
+	b.listed[id] = chains
+	maps.DeleteFunc(b.damaged[id], func(name string, _ struct{}) bool { // it has expired, or somebody has deleted it
+		return !slices.ContainsFunc(chains, func(c backup.Chain) bool { return c.Name == name })
+	})
+	b.updateWindow(id)
+	b.mu.Unlock()
+	b.changed(id)
+}
+
+// noteRead records which chains of a plane a restore could read: got and err are the results of backup.Fetch. A damaged
+// chain is shown as such until a restore reads it, or this process ends.
+func (b *Backups) noteRead(id controlplane.ID, got backup.Fetched, err error) {
+	damaged := backup.DamagedChains(errors.Join(err, got.Damage))
+	b.mu.Lock()
+	before := maps.Clone(b.damaged[id])
+	if b.damaged[id] == nil {
+		b.damaged[id] = map[string]struct{}{}
+	}
+	delete(b.damaged[id], got.Chain)
+	for _, name := range damaged {
+		b.damaged[id][name] = struct{}{}
+	}
+	hasChanged := b.listed[id] != nil && !maps.Equal(before, b.damaged[id])
+	if hasChanged {
+		b.updateWindow(id)
+	}
+	b.mu.Unlock()
+	if hasChanged {
+		b.changed(id)
+	}
+}
+
+// updateWindow computes a plane's window from its list of chains. It leaves out those whose moments a later one
+// restores, because the clock was set back. It keeps those whose order the list does not show: a restore reads the
+// order elsewhere. A damaged chain is in the window and decides nothing about the others: somebody without keys may
+// have planted it. The caller holds mu.
+func (b *Backups) updateWindow(id controlplane.ID) {
+	w := controlplane.BackupWindow{Stored: b.windows[id].Stored}
+	isDamaged := func(c backup.Chain) bool {
+		_, isDamaged := b.damaged[id][c.Name]
+		return isDamaged
+	}
+	good := slices.DeleteFunc(slices.Clone(b.listed[id]), isDamaged)
+	next := 0 // in good
+	for _, c := range b.listed[id] {
+		shown := controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole, Damaged: isDamaged(c)}
+		if !shown.Damaged {
+			until := backup.Until(good, next)
+			next++
+			if c.BadOrder == nil && !until.IsZero() && !until.After(c.Taken) {
+				continue
+			}
 		}
-		w.Chains = append(w.Chains, controlplane.BackupChain{Taken: c.Taken, EverySecond: c.Whole})
+		w.Chains = append(w.Chains, shown)
 	}
 	if len(w.Chains) > maxChains { // keep the newest
 		w.Chains = w.Chains[len(w.Chains)-maxChains:]
 	}
-	if len(w.Chains) > 0 {
-		w.From = slices.MinFunc(w.Chains, func(a, b controlplane.BackupChain) int { return a.Taken.Compare(b.Taken) }).Taken
+	for _, c := range w.Chains {
+		if !c.Damaged && (w.From.IsZero() || c.Taken.Before(w.From)) {
+			w.From = c.Taken
+		}
 	}
-	b.mu.Lock()
-	w.Stored = b.windows[id].Stored
 	b.windows[id] = w
-	b.mu.Unlock()
-	b.changed(id)
 }

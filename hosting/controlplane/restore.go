@@ -70,7 +70,7 @@ type KindChanges struct {
 
 // BackupWindow is the period to which a plane can be restored.
 type BackupWindow struct {
-	From   time.Time // of the oldest backup; zero: there is none
+	From   time.Time // of the oldest backup that is not damaged; zero: there is none
 	Stored time.Time // the store has every write acknowledged before this time, as last known
 	Chains []BackupChain
 }
@@ -80,4 +80,6 @@ type BackupChain struct {
 	Taken time.Time `json:"taken"`
 	// EverySecond: each second from Taken to the next chain can be restored; else only that of Taken.
 	EverySecond bool `json:"everySecond,omitempty"`
+	// Damaged: a restore could not read it. Its moments restore from another backup, if one has them.
+	Damaged bool `json:"damaged,omitempty"`
 }
