@@ -40,6 +40,10 @@ func (b *Backups) setWindow(id controlplane.ID, chains []backup.Chain) {
 func (b *Backups) noteRead(id controlplane.ID, got backup.Fetched, err error) {
 	damaged := backup.DamagedChains(errors.Join(err, got.Damage))
 	b.mu.Lock()
+	if len(damaged) == 0 && b.damaged[id] == nil { // nothing is kept about the sources of clones that run elsewhere
+		b.mu.Unlock()
+		return
+	}
 	before := maps.Clone(b.damaged[id])
 	if b.damaged[id] == nil {
 		b.damaged[id] = map[string]struct{}{}
