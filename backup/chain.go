@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 
 	"atoll.dev/envelope"
+	"atoll.dev/plane"
 )
 
 const (
@@ -132,7 +133,10 @@ func (c *chain) takeSnapshot() error {
 	if err := c.f.claim(c.ctx); err != nil {
 		return err
 	}
-	c.samples = startSamples(c.ctx, c.conn)
+	if c.samples, err = startSamples(c.ctx, c.conn); err != nil && !errors.Is(err, plane.ErrNoSamples) &&
+		c.ctx.Err() == nil {
+		c.f.o.Log.Warn("the samples of a plane's revision cannot be read; the plane is asked each second", "error", err)
+	}
 	start, err := c.takeSample()
 	if err != nil {
 		return err

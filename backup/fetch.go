@@ -36,7 +36,8 @@ func (e *ChainError) Error() string { return "chain " + e.Chain + ": " + e.Err.E
 // Unwrap returns the error without the name.
 func (e *ChainError) Unwrap() error { return e.Err }
 
-// DamagedChains returns the names of the chains that an error of Fetch, or Fetched.Damage, says are damaged.
+// DamagedChains returns the names of the chains that an error of Fetch, or Fetched.Damage, says are damaged. After an
+// error of Fetch, too, Fetched.Damage has the chains that it left out.
 func DamagedChains(err error) (names []string) {
 	if e, ok := err.(*ChainError); ok { //nolint:errorlint // all errors of the tree are looked at
 		if errors.Is(e.Err, ErrCorrupt) || errors.Is(e.Err, ErrNotFound) {
@@ -86,24 +87,25 @@ var errAfterChain = fmt.Errorf("%w: it is later than the end of the chain's log"
 // A damaged chain that has no place in the order is left out, for every moment, and named in Fetched.Damage or in the
 // error. When only its key is missing here, Fetch returns that error: the chain may be good.
 func Fetch(ctx context.Context, store Store, kms envelope.KMS, plane Plane, at time.Time, dir string) (Fetched, error) {
-	readers, left, err := openChains(ctx, store, kms, plane)
+	readers, leftOut, err := openChains(ctx, store, kms, plane)
 	if err != nil {
 		return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 	}
-	for _, err := range left {
+	for _, err := range leftOut {
 		if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrNotFound) {
 			return Fetched{}, fmt.Errorf("plane %s: %w", plane, err)
 		}
 	}
 	got, err := fetchFrom(ctx, readers, plane, at, dir)
 	switch {
-	case err != nil && len(readers) == 0 && len(left) > 0:
-		return Fetched{}, fmt.Errorf("plane %s: no chain of its backup can be restored: %w", plane, errors.Join(left...))
-	case err != nil && len(left) > 0:
-		return got, fmt.Errorf("%w (left out: %v)", err, errors.Join(left...)) // left says nothing about the kind of err
-	case len(left) > 0:
-		got.Damage = errors.Join(got.Damage, errors.Join(left...))
+	case len(leftOut) == 0:
+		return got, err
+	case err != nil && len(readers) == 0:
+		return Fetched{}, fmt.Errorf("plane %s: no chain of its backup can be restored: %w", plane, errors.Join(leftOut...))
+	case err != nil: // the chains that are left out say nothing about the kind of err
+		err = fmt.Errorf("%w (left out: %v)", err, errors.Join(leftOut...))
 	}
+	got.Damage = errors.Join(got.Damage, errors.Join(leftOut...))
 	return got, err
 }
 

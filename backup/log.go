@@ -3,6 +3,7 @@ package backup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"time"
 
@@ -11,9 +12,11 @@ import (
 
 const (
 	lookEvery    = 6 * time.Second // time between two looks at a plane that samples its revision and changes little
-	segmentEvery = 4 * time.Second // time between two segments while etcd changes, at least
+	segmentEvery = 4 * time.Second // time between two segments while etcd changes much, and less than segmentSize
 	segmentSize  = 1 << 20         // bytes of changes from which a segment is stored at once
 	segmentMax   = 4 << 20         // bytes of changes from which a segment is stored although no sample is complete
+	pendingMax   = 16 << 20        // bytes of changes that no segment can end: no etcd has a revision of this size
+	samplesMax   = 600             // samples whose changes have not come
 	markEvery    = 6 * time.Second // time between two marks while etcd does not change
 	slack        = sampleEvery / 2 // by how much an object may be early: looks are at whole seconds, more or less
 	allKeys      = "\x00"          // key and end of a range of all keys
@@ -30,15 +33,21 @@ type pendingLog struct {
 	events     []byte
 	boundaries []boundary
 	samples    []Sample // in order; a sample is complete when all changes up to its revision have come
-	received   int64    // revision of the last change
-	sampled    int64    // revision of the last sample; 0: there was none
+	received   int64    // all changes up to this revision have come
+	sampledTo  int64    // revision of the last sample; 0: there was none
 	pace       pace
 }
+
+// errNoEtcd is the error of a watch that delivers what no etcd delivers. A plane may send anything.
+var errNoEtcd = errors.New("the plane sends changes that no etcd sends")
 
 // addChanges takes changes from the watch.
 func (p *pendingLog) addChanges(r *pb.WatchResponse) (err error) {
 	before, revision := len(p.events), p.received
 	for _, e := range r.Events {
+		if e.Kv == nil || e.Kv.ModRevision < revision {
+			return fmt.Errorf("%w: one without a key, or one that is older than the one before it", errNoEtcd)
+		}
 		if p.events, err = appendEvent(p.events, e); err != nil {
 			return err
 		}
@@ -54,13 +63,19 @@ func (p *pendingLog) addChanges(r *pb.WatchResponse) (err error) {
 	}
 	p.received = max(p.received, revision)
 	p.pace.add(len(r.Events), len(p.events)-before)
+	if len(p.events) > pendingMax {
+		return fmt.Errorf("%w: %d bytes without the end of a revision", errNoEtcd, len(p.events))
+	}
 	return nil
 }
 
-// addSample adds a sample. Of consecutive samples with one revision the first and the last stay.
+// addSample adds a sample. Of consecutive samples with one revision the first and the last stay. While samplesMax wait
+// for their changes, it replaces the last one: a restore to a second between the two has the changes up to the later.
 func (p *pendingLog) addSample(s Sample) {
-	p.sampled = s.Revision
-	if n := len(p.samples); n > 1 && p.samples[n-1].Revision == s.Revision && p.samples[n-2].Revision == s.Revision {
+	p.sampledTo = s.Revision
+	n := len(p.samples)
+	isSame := n > 1 && p.samples[n-1].Revision == s.Revision && p.samples[n-2].Revision == s.Revision
+	if isSame || n >= samplesMax {
 		p.samples[n-1] = s
 		return
 	}
@@ -78,7 +93,7 @@ func (p *pendingLog) lastCompleteSample() (to Sample, ok bool) {
 }
 
 // hasAll reports whether a sample was taken, and all changes up to the revision of the last one have come.
-func (p *pendingLog) hasAll() bool { return p.sampled > 0 && p.sampled <= p.received }
+func (p *pendingLog) hasAll() bool { return p.sampledTo > 0 && p.sampledTo <= p.received }
 
 // addSampleAtBoundary adds a sample with the last revision all of whose changes have come, and returns it. The sample's
 // time is that of the last complete sample, or else that of stored, the end of the stored log: etcd has sent every
@@ -144,7 +159,7 @@ func (c *chain) keepLog() error {
 		if p.hasAll() {
 			w.gate.close()
 		}
-		isLook, wasBehind := false, !p.hasAll()
+		isLook, hasCaughtUp, wasBehind := false, false, !p.hasAll()
 		select {
 		case <-c.ctx.Done():
 			return c.ctx.Err()
@@ -154,10 +169,10 @@ func (c *chain) keepLog() error {
 			if err := p.addChanges(r); err != nil {
 				return err
 			}
-			isPolled, isLarge := c.samples == nil, len(p.events) >= segmentSize
-			isLook = isPolled && isLarge && (len(p.events) >= segmentMax || len(p.samples) == 0)
-			hasCaughtUp := wasBehind && p.hasAll()
-			if !isLook && !hasCaughtUp && (isPolled || !isLarge) {
+			asksEtcd, isLarge := c.samples == nil, len(p.events) >= segmentSize
+			isLook = asksEtcd && isLarge && (len(p.events) >= segmentMax || len(p.samples) == 0)
+			hasCaughtUp = wasBehind && p.hasAll()
+			if !isLook && !hasCaughtUp && (asksEtcd || !isLarge) {
 				continue
 			}
 		case <-tick.C:
@@ -169,12 +184,13 @@ func (c *chain) keepLog() error {
 				return c.endLog(p, w, err)
 			}
 		}
-		if isBehind := !p.hasAll(); wasBehind || !isBehind { // else the gate was closed, and the changes are about to come
+		// When this look has found changes, the gate that it opened delivers them now; they are stored when all have come.
+		if isBehind := !p.hasAll(); wasBehind || !isBehind {
 			if err := c.storePending(p); err != nil {
 				return err
 			}
 		}
-		if isLook || p.hasAll() {
+		if isLook || hasCaughtUp {
 			tick.Reset(c.untilLook(p))
 		}
 	}
@@ -198,7 +214,7 @@ func (c *chain) look(p *pendingLog) error {
 			return nil
 		}
 		untrue, c.samples = err, nil
-		p.dropIncomplete()
+		p.dropIncompleteSamples()
 	}
 	s, err := c.takeSample()
 	if err != nil {
@@ -226,8 +242,8 @@ func (c *chain) looksSeldom(p *pendingLog) bool {
 	return c.samples != nil && c.hasLog && p.hasAll() && !p.pace.isFast()
 }
 
-// storePending stores the changes up to the last complete sample, or a mark when there are none. When the next look is
-// soon, it stores nothing a short time after the last object.
+// storePending stores the changes up to the last complete sample, or a mark when etcd has not changed since the stored
+// log. When the next look is soon, it stores nothing a short time after the last object.
 func (c *chain) storePending(p *pendingLog) (err error) {
 	to, ok := p.lastCompleteSample()
 	if len(p.events) >= segmentMax && (!ok || to.Revision == c.last.Revision) {
@@ -237,11 +253,11 @@ func (c *chain) storePending(p *pendingLog) (err error) {
 		return nil
 	}
 	age := p.pace.at.Sub(c.stored) + slack
-	isNow := !c.hasLog || c.looksSeldom(p)
+	storesAtOnce := !c.hasLog || c.looksSeldom(p)
 	switch isIdle := to.Revision == c.last.Revision; {
-	case isIdle && (isNow || age >= markEvery):
+	case isIdle && (storesAtOnce || age >= markEvery):
 		err = c.storeMark(to)
-	case !isIdle && (isNow || age >= segmentEvery || len(p.events) >= segmentSize):
+	case !isIdle && (storesAtOnce || age >= segmentEvery || len(p.events) >= segmentSize):
 		err = c.storeSegment(p, to)
 	default:
 		return nil
@@ -257,15 +273,20 @@ func (c *chain) storePending(p *pendingLog) (err error) {
 	return nil
 }
 
-// endLog ends the log for a cause, which it returns, or the error of the store. When etcd has ended, endLog stores all
-// that etcd has sent. When the clock was set back, it stores the changes up to the last sample: the later ones belong
-// to the next chain. It waits for them for a second at most, because etcd may hang.
+// endLog ends the log for a cause. It returns the cause, or the error that kept it from storing all that etcd has sent.
+// When the clock was set back, it stores the changes up to the last sample: the later ones belong to the next chain. It
+// waits for changes for a second at most, because etcd may hang.
 func (c *chain) endLog(p *pendingLog, w *watch, cause error) error {
 	w.gate.open()
 	limit := time.NewTimer(sampleEvery)
 	defer limit.Stop()
-	hasEnough := func() bool { return len(p.events) >= segmentMax || errors.Is(cause, errSetBack) && p.hasAll() }
-	for !hasEnough() {
+	for !errors.Is(cause, errSetBack) || !p.hasAll() {
+		if len(p.events) >= segmentMax && p.received > c.last.Revision {
+			if err := c.storeRest(p, nil); err != nil {
+				return err
+			}
+			limit.Reset(sampleEvery)
+		}
 		select {
 		case <-c.ctx.Done():
 			return c.ctx.Err()

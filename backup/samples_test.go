@@ -10,8 +10,7 @@ import (
 	"atoll.dev/plane"
 )
 
-// Of the samples that a plane says it took, only those are used that are later than the log, are not later than the
-// clock of this machine, and have no lower revision than the ones before.
+// Samples of a plane are used when all that it returned at once can be true, and when they are later than the log.
 func TestOnlyTrueSamplesAreUsed(t *testing.T) {
 	begun := time.Date(2026, 11, 30, 20, 0, 0, 0, time.UTC)
 	at := func(seconds, revision int64) plane.Sample {
@@ -24,18 +23,19 @@ func TestOnlyTrueSamplesAreUsed(t *testing.T) {
 		want      []int64 // seconds of the samples that are used
 		err       error
 	}{
-		"none":                   {},
-		"all":                    {list: []plane.Sample{at(11, 5), at(12, 6), at(13, 7)}, want: []int64{11, 12, 13}},
-		"one of this moment":     {list: []plane.Sample{at(now, 6)}, want: []int64{now}},
-		"older than the log":     {list: []plane.Sample{at(9, 4), at(10, 5), at(11, 6)}, want: []int64{11}},
-		"one of the future":      {list: []plane.Sample{at(11, 6), at(21, 7)}, want: []int64{11}, err: errUntrue},
-		"a lower revision":       {list: []plane.Sample{at(11, 6), at(12, 5)}, want: []int64{11}, err: errUntrue},
-		"lower than the log's":   {list: []plane.Sample{at(11, 4)}, err: errUntrue},
-		"a revision below 0":     {list: []plane.Sample{at(9, -1), at(11, 6)}, err: errUntrue},
-		"an earlier time":        {list: []plane.Sample{at(13, 6), at(12, 7)}, want: []int64{13}, err: errUntrue},
-		"the clock was set back": {list: []plane.Sample{at(25, 6), at(18, 7)}, isSetBack: true, want: []int64{25}},
-		"it was, and revisions so": {list: []plane.Sample{at(25, 6), at(26, 5)}, isSetBack: true, want: []int64{25},
+		"none":                 {},
+		"all":                  {list: []plane.Sample{at(11, 5), at(12, 6), at(13, 7)}, want: []int64{11, 12, 13}},
+		"one of this moment":   {list: []plane.Sample{at(now, 6)}, want: []int64{now}},
+		"older than the log":   {list: []plane.Sample{at(9, 4), at(10, 5), at(11, 6)}, want: []int64{11}},
+		"one of the future":    {list: []plane.Sample{at(11, 6), at(21, 7)}, err: errUntrue},
+		"a lower revision":     {list: []plane.Sample{at(11, 6), at(12, 5)}, err: errUntrue},
+		"lower than the log's": {list: []plane.Sample{at(11, 4), at(12, 5)}, want: []int64{12}},
+		"two in one second": {list: []plane.Sample{at(11, 6), {Time: at(11, 7).Time.Add(1), Revision: 7}},
 			err: errUntrue},
+		"a revision below 0":       {list: []plane.Sample{at(9, -1), at(11, 6)}, err: errUntrue},
+		"an earlier time":          {list: []plane.Sample{at(13, 6), at(12, 7)}, err: errUntrue},
+		"the clock was set back":   {list: []plane.Sample{at(25, 6), at(18, 7)}, isSetBack: true, want: []int64{25}},
+		"it was, and revisions so": {list: []plane.Sample{at(25, 6), at(26, 5)}, isSetBack: true, err: errUntrue},
 	} {
 		p, r := &pendingLog{received: 5}, reading{now: begun.Add(now * time.Second), period: begun}
 		if c.isSetBack {

@@ -24,8 +24,9 @@ const (
 // ErrNoSamples is the error of a plane that takes no samples: an older program runs it.
 var ErrNoSamples = errors.New("the plane takes no samples of its revision")
 
-// Sample is a moment, and the revision of a plane's etcd after it: it has every write that etcd acknowledged before the
-// moment. The plane takes one in each second of its wall clock, as soon as the second has begun.
+// Sample is a moment, and the revision of a plane's etcd that was read after the moment. The revision has every write
+// that etcd acknowledged before the moment. The plane takes one in each second of its wall clock, as soon as the
+// second has begun.
 type Sample struct {
 	Time     time.Time
 	Revision int64
@@ -69,7 +70,7 @@ func ReadSamples(ctx context.Context, conn *grpc.ClientConn, after uint64) (Samp
 	err := conn.Invoke(ctx, samplesMethod, wrapperspb.UInt64(after), &answer, grpc.MaxCallRecvMsgSize(samplesLimit))
 	switch status.Code(err) {
 	case codes.OK:
-	case codes.Unimplemented, codes.PermissionDenied: // of an unknown service, and of a call that is not known to read
+	case codes.Unimplemented, codes.PermissionDenied: // an older plane's socket refuses each call that it does not know
 		return Samples{}, ErrNoSamples
 	default:
 		return Samples{}, fmt.Errorf("asking a plane for the samples of its revision: %w", err)

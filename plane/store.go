@@ -49,6 +49,7 @@ var buffers = func() mem.BufferPool {
 // call fails.
 func (c Config) DialStore(wrap func(net.Conn) net.Conn) (*grpc.ClientConn, error) {
 	conn, err := grpc.NewClient("passthrough:///etcd", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithIdleTimeout(0), // the end of a connection is the end of the plane's process
 		grpc.WithSharedWriteBuffer(true), grpc.WithStaticStreamWindowSize(window), grpc.WithStaticConnWindowSize(window),
 		experimental.WithBufferPool(buffers),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {

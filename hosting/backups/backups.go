@@ -241,7 +241,7 @@ func (b *Backups) start(id controlplane.ID) {
 		Plane: backup.Plane(id), Dial: func(w backup.Wrap) (*grpc.ClientConn, error) { return b.o.Dial(id, w) },
 		Store: b.o.Store, KMS: b.o.KMS, Spool: b.o.Spool, Snapshots: b.snapshots, Log: b.o.Log,
 		Changed: func() { b.followerChanged(id, f.Follower) },
-		Listed:  func(chains []backup.Chain) { b.setWindow(id, chains) },
+		Listed:  func(chains []backup.Chain) { b.setWindow(id, f, chains) },
 	})
 	b.followers[id] = f
 	b.running.Go(func() { f.Run(ctx) })

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -40,8 +41,12 @@ func TestTheWindowShowsDamagedChains(t *testing.T) {
 	}
 	corrupt := func(name string) error { return &backup.ChainError{Chain: name, Err: backup.ErrCorrupt} }
 
-	b.noteRead(id, backup.Fetched{Chain: "b", Damage: corrupt("planted")}, nil) // before the first list
-	b.setWindow(id, list)
+	b.noteRead(id, backup.Fetched{Chain: "b", Damage: corrupt("planted")}, nil)
+	if len(b.damaged) != 0 {
+		t.Errorf("of a plane without a list, %v is kept", b.damaged)
+	}
+	b.setWindow(id, nil, list)
+	b.noteRead(id, backup.Fetched{Chain: "b", Damage: corrupt("planted")}, nil)
 	expect("a planted chain", noon.Add(time.Hour), "good", "good", "damaged")
 	changes = 0
 	b.noteRead(id, backup.Fetched{}, errors.Join(corrupt("a"), errors.New("a store that does not answer")))
@@ -52,8 +57,44 @@ func TestTheWindowShowsDamagedChains(t *testing.T) {
 	}
 	b.noteRead(id, backup.Fetched{Chain: "a"}, nil)
 	expect("it was read", noon.Add(time.Hour), "good", "good", "damaged")
-	b.setWindow(id, list[:2])
+	b.setWindow(id, nil, list[:2])
 	expect("the planted one is gone", noon.Add(time.Hour), "good", "good")
+
+	b.followers[id] = &follower{end: time.NewTimer(time.Hour)} // the plane is being deleted
+	if !b.Abandon(id) {
+		t.Error("something is still going on")
+	}
+	b.setWindow(id, b.followers[id], list)
+	b.noteRead(id, backup.Fetched{}, corrupt("a"))
+	delete(b.followers, id)
+	if _, isKnown := b.Window(id); isKnown || len(b.listed)+len(b.damaged) != 0 {
+		t.Error("the window of a deleted plane is known")
+	}
+}
+
+// Planted chains, however many, take no good one out of the window.
+func TestPlantedChainsTakeNoRoomInTheWindow(t *testing.T) {
+	b := New(Options{})
+	b.changed = func(controlplane.ID) {}
+	id := controlplane.ID{Namespace: "clusters-a", Name: "hc-a"}
+	noon := time.Date(2026, 11, 28, 12, 0, 0, 0, time.UTC)
+	var list []backup.Chain
+	var damage []error
+	for i := range 2 * maxChains {
+		name := strconv.Itoa(i)
+		list = append(list, backup.Chain{Name: name, Taken: noon.Add(time.Duration(i) * time.Minute), Whole: true,
+			Order: backup.Order{Generation: i + 1, Period: noon}})
+		if i >= 3 {
+			damage = append(damage, &backup.ChainError{Chain: name, Err: backup.ErrCorrupt})
+		}
+	}
+	b.setWindow(id, nil, list)
+	b.noteRead(id, backup.Fetched{}, errors.Join(damage...))
+	w, _ := b.Window(id)
+	good := slices.DeleteFunc(slices.Clone(w.Chains), func(c controlplane.BackupChain) bool { return c.Damaged })
+	if len(w.Chains) != maxChains || len(good) != 3 || !w.From.Equal(noon) {
+		t.Errorf("%d chains, %d of them good, from %s", len(w.Chains), len(good), w.From)
+	}
 }
 
 // A dry run of a restore records which chains it could not read, also when it fails.
@@ -72,7 +113,7 @@ func TestARestoreRecordsWhatItCouldNotRead(t *testing.T) {
 	if err != nil || len(chains) != 1 {
 		t.Fatalf("%+v, %v", chains, err)
 	}
-	b.setWindow(id, chains)
+	b.setWindow(id, nil, chains)
 	order := controlplane.RestoreOrder{Source: id, At: chains[0].Taken.Add(time.Hour)}
 	if _, err := b.fetch(t.Context(), order, t.TempDir()); !errors.Is(err, backup.ErrCorrupt) {
 		t.Errorf("the restore: %v", err)

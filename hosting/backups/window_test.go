@@ -22,7 +22,7 @@ func TestTheWindowHasChainsWithABadOrder(t *testing.T) {
 	}
 	bad := chain(3, 0, time.Time{})
 	bad.BadOrder = errors.New("two orders")
-	b.setWindow(id, []backup.Chain{bad, chain(1, 1, noon), chain(9, 2, noon), chain(5, 3, noon.Add(5*time.Hour))})
+	b.setWindow(id, nil, []backup.Chain{bad, chain(1, 1, noon), chain(9, 2, noon), chain(5, 3, noon.Add(5*time.Hour))})
 	w, _ := b.Window(id)
 	if !w.From.Equal(noon.Add(time.Hour)) || len(w.Chains) != 3 || !w.Chains[0].Taken.Equal(bad.Taken) {
 		t.Errorf("the window is %+v", w)

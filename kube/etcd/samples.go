@@ -34,16 +34,18 @@ type sampler struct {
 	now      func() time.Time
 	revision func() int64 // of the member
 
-	mu        sync.Mutex
-	kept      []sample // consecutive ones, the last one last
-	taken     uint64   // the number of all samples, and of the last one
-	isStopped bool
+	taking    sync.Mutex // held while a sample is taken: etcd answers nobody while it defragments itself
+	isStopped bool       // taking protects it
+
+	mu    sync.Mutex
+	kept  []sample // the last samples, in the order in which they were taken, without gaps
+	taken uint64   // how many samples were taken; also the number of the last one
 }
 
 func newSampler(revision func() int64) *sampler { return &sampler{now: time.Now, revision: revision} }
 
-// run takes samples until ctx ends. The member has applied what its log had when it started: its revision before is
-// lower than that of writes that it has acknowledged.
+// run takes samples until ctx ends. It must not be called before the member is ready: until the member has applied its
+// log, its revision lacks acknowledged writes.
 func (s *sampler) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -59,31 +61,44 @@ func (s *sampler) run(ctx context.Context) {
 	}
 }
 
-// take takes a sample, unless the last one is of the same second.
+// take takes a sample, unless the last one is of the same second, or another goroutine is taking one.
 func (s *sampler) take() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := s.now().Round(0)
-	n := len(s.kept)
-	if s.isStopped || n > 0 && now.Truncate(time.Second).Equal(time.Unix(0, s.kept[n-1].Time).Truncate(time.Second)) {
+	if !s.taking.TryLock() {
 		return
 	}
-	if n == keptSamples {
+	defer s.taking.Unlock()
+	now := s.now().Round(0)
+	if s.isStopped || s.hasSecond(now) {
+		return
+	}
+	taken := sample{Time: now.UnixNano(), Revision: s.revision()}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.kept) == keptSamples {
 		s.kept = append(s.kept[:0], s.kept[1:]...)
 	}
-	s.kept = append(s.kept, sample{Time: now.UnixNano(), Revision: s.revision()})
+	s.kept = append(s.kept, taken)
 	s.taken++
 }
 
-// stop returns when nothing reads the member's revision any more.
-func (s *sampler) stop() {
+// hasSecond reports whether the last sample is of the second of a moment.
+func (s *sampler) hasSecond(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	n := len(s.kept)
+	return n > 0 && now.Truncate(time.Second).Equal(time.Unix(0, s.kept[n-1].Time).Truncate(time.Second))
+}
+
+// stop waits until nobody reads the member's revision, also while etcd defragments itself. Nobody reads it after that.
+func (s *sampler) stop() {
+	s.taking.Lock()
+	defer s.taking.Unlock()
 	s.isStopped = true
 }
 
 // after returns the kept samples with greater numbers than n, and the number of the first of them. It returns all when
-// no sample has the number n yet: it is of a time before the member's start.
+// n is lower than the number of the first kept one, and when no sample has the number n yet: then n is from before the
+// member was started again.
 func (s *sampler) after(n uint64) (first uint64, list []sample) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
