@@ -44,7 +44,7 @@ func (s *Store) create(ctx context.Context, d Document) (Document, error) {
 		if err != nil {
 			return d, err
 		}
-		hit, err := s.commit(ctx, w, token)
+		hit, err := s.sendWrite(ctx, w, token)
 		switch {
 		case hit:
 			s.countChange()
@@ -221,7 +221,7 @@ func (s *Store) tryUpdate(ctx context.Context, spec *KindSpec, id string, ifVers
 	if s.opts.Hooks.BeforeWrite != nil {
 		s.opts.Hooks.BeforeWrite(spec.Kind, id)
 	}
-	hit, err := s.commit(ctx, w, token)
+	hit, err := s.sendWrite(ctx, w, token)
 	if err != nil {
 		return doc, false, false, err
 	}

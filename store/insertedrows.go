@@ -1,11 +1,12 @@
 package store
 
-// insertedRows writes the rows of the feed and of the tally for all documents that a statement inserts at once. A
+// insertedRows is the step of the schema that replaces the trigger for each inserted document by one for each
+// statement, which writes the rows of the feed and of the tally for all documents that the statement inserts. A
 // group of creations then runs two statements in the trigger, and not two for each document; one creation alone costs
 // the same.
 const insertedRows = `
 do $do$ begin
-	-- The schema's name is written into it: what restores a dump has no search path.
+	-- The schema's name is written into it, because pg_restore sets no search path.
 	execute format($f$create function document_inserted() returns trigger language plpgsql as $$ begin
 		insert into %1$I.feed select i.xid, i.kind, i.id, i.facets from inserted i;
 		insert into %1$I.tally select i.kind, 1 from inserted i where i.removed_at is null;

@@ -53,7 +53,17 @@ func (s *Store) resolve(a unansweredCommit) (committed bool, err error) {
 
 var errUnderWay = errors.New("the server has not ended it yet")
 
+// resolvesAtOnce bounds the connections, besides those of the pool, on which resolve asks. The callers of a whole group
+// of writes may ask at once, and PostgreSQL refuses connections above its limit to everybody.
+const resolvesAtOnce = 4
+
 func (s *Store) tryResolve(ctx context.Context, a unansweredCommit) (committed bool, err error) {
+	select {
+	case s.resolving <- struct{}{}:
+		defer func() { <-s.resolving }()
+	case <-ctx.Done():
+		return false, ctx.Err()
+	}
 	conn, err := s.connect(ctx)
 	if err != nil {
 		return false, err

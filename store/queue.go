@@ -13,19 +13,22 @@ import (
 // arrive while a statement runs wait, and the next statement serves all of them: the first of them sends it. The zero
 // value is ready for use by several goroutines.
 //
-// The callers of a group often come back at once, with their next items. So the next statement waits for as many items
-// as the last one had, for the queue's gathering time at most. A caller alone never waits for that.
+// The callers of a group often come back at once, with their next items. So the statement after that of a group waits
+// for as many items as the group had, for the queue's gathering time at most. After a statement for one item nobody
+// waits.
 //
 // Nobody waits for long: a statement that has run for the queue's patience, because of a locked row or a slow disk,
-// delays the next one no more, and as many waiting items as a statement serves do not wait at all.
+// delays the next one no more. When as many items wait as a statement serves, the caller of the last one sends at once.
 type queue[T any] struct {
-	mu      sync.Mutex
-	running int // callers that send, or are about to; more than 0 if items wait
+	mu sync.Mutex
+	// running counts the callers that send, or are about to, without those whose statements have run for the patience. It
+	// is more than 0 if items wait.
+	running int
 	waiting []*turn[T]
 
 	lastSize int           // how many items the last statement had
-	lastEnd  time.Time     // when a statement ended last
-	enough   chan struct{} // closed when lastSize items wait; nil: nobody waits for that
+	lastEnd  time.Time     // when a statement last ended, or had run for the patience
+	gathered chan struct{} // closed when lastSize items wait; nil: no caller waits for that
 
 	patience, gathering time.Duration // set before the first use; 0: queuePatience and gatheringTime
 }
@@ -63,7 +66,8 @@ var errAbandoned = fmt.Errorf("%w: the caller that sent it has panicked", ErrUnk
 
 // share gives the item to send, together with those of other callers, and returns nil when send has set its outcome.
 // While the item waits, the end of ctx ends the call with its cause: then the item was not sent. Once send has the
-// item, share waits for its outcome. send gets a context that no caller ends if the items are several.
+// item, share waits for its outcome. A caller that sends does not look at ctx itself. send gets a context that no
+// caller ends if the items are several.
 func (q *queue[T]) share(ctx context.Context, item T, send func(context.Context, []T)) error {
 	t, isFirst := q.enter(item)
 	ended := mustSend
@@ -74,7 +78,7 @@ func (q *queue[T]) share(ctx context.Context, item T, send func(context.Context,
 	case hasLeft:
 		return context.Cause(ctx)
 	case mustSend:
-		if group := q.begin(t); group != nil {
+		if group := q.takeGroup(t); group != nil {
 			q.send(ctx, t, group, send)
 		} else {
 			<-t.ready
@@ -92,9 +96,9 @@ func (q *queue[T]) enter(item T) (t *turn[T], isFirst bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.waiting = append(q.waiting, t)
-	if q.enough != nil && len(q.waiting) >= q.lastSize {
-		close(q.enough)
-		q.enough = nil
+	if q.gathered != nil && len(q.waiting) >= q.lastSize {
+		close(q.gathered)
+		q.gathered = nil
 	}
 	isFirst = q.running == 0 || len(q.waiting) == maxShared
 	if isFirst {
@@ -121,7 +125,8 @@ func (q *queue[T]) await(ctx context.Context, t *turn[T]) wait {
 	return wasSent
 }
 
-// withdraw takes an item back that its caller does not send. It returns false if another caller is sending it.
+// withdraw removes the item of a caller whose context has ended. If the caller was to send a group, the next one is. It
+// returns false if another caller is sending the item: then the caller must wait for that.
 func (q *queue[T]) withdraw(t *turn[T]) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -141,12 +146,12 @@ func (q *queue[T]) withdraw(t *turn[T]) bool {
 func (q *queue[T]) gather() {
 	limit := cmp.Or(q.gathering, gatheringTime)
 	q.mu.Lock()
-	if q.enough != nil || len(q.waiting) >= q.lastSize || time.Since(q.lastEnd) > limit {
+	if q.gathered != nil || len(q.waiting) >= q.lastSize || time.Since(q.lastEnd) > limit {
 		q.mu.Unlock()
 		return
 	}
 	enough := make(chan struct{})
-	q.enough = enough
+	q.gathered = enough
 	q.mu.Unlock()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
@@ -155,14 +160,14 @@ func (q *queue[T]) gather() {
 	case <-timer.C:
 		q.mu.Lock()
 		defer q.mu.Unlock()
-		if q.enough == enough {
-			q.enough = nil
+		if q.gathered == enough {
+			q.gathered = nil
 		}
 	}
 }
 
-// begin takes the group that the caller must send. It returns nil if another caller sends its item.
-func (q *queue[T]) begin(t *turn[T]) []*turn[T] {
+// takeGroup gathers and returns the group that the caller must send. It returns nil if another caller sends its item.
+func (q *queue[T]) takeGroup(t *turn[T]) []*turn[T] {
 	q.gather()
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -207,8 +212,8 @@ func (q *queue[T]) send(ctx context.Context, own *turn[T], group []*turn[T], sen
 	}
 }
 
-// passOn makes the caller of a waiting item send the next group, when a caller has sent its own. If others are sending,
-// the last of them does it. The caller holds the lock.
+// passOn ends the sending of the calling goroutine. If it was the last that sends, and items wait, the caller of the
+// first of them sends the next group. The caller holds the lock.
 func (q *queue[T]) passOn() {
 	if q.running > 1 || len(q.waiting) == 0 {
 		q.running--

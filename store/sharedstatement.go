@@ -13,10 +13,10 @@ type sharedStatement struct {
 	columns []sharedColumn // of the arguments of one write
 }
 
-// sharedColumn is one argument of the writes: its name in the statement, its type, and how it is collected.
+// sharedColumn is one argument of the writes: its name in the statement, its type, and what collects it.
 type sharedColumn struct {
 	name, sqlType string
-	collect       func() column
+	newColumn     func() column
 }
 
 // column collects an argument of several writes in an array. A nil argument is null.
@@ -25,7 +25,7 @@ type column interface {
 	array() any
 }
 
-// columnOf is a column whose arguments have one type.
+// columnOf is a column whose arguments are of type T or nil. add panics for another type.
 type columnOf[T any] struct{ values []T }
 
 func (c *columnOf[T]) add(argument any) {
@@ -113,7 +113,8 @@ func textsColumn(name string) sharedColumn {
 	return sharedColumn{name, "text", func() column { return &textArrays{} }}
 }
 
-// sharedColumns returns the columns of a write: those that all writes have, with the three that differ.
+// sharedColumns returns the columns of a write: those that all writes have, and in their midst the three that only
+// creations or only changes have.
 func sharedColumns(more ...sharedColumn) []sharedColumn {
 	columns := []sharedColumn{textColumn("kind"), textColumn("id"), numberColumn("version"), numberColumn("generation"),
 		jsonColumn("spec"), jsonColumn("status"), bytesColumn("wire"), timeColumn("at"), numberColumn("token")}
@@ -186,10 +187,10 @@ func unnest(alias string, columns []sharedColumn, first int) string {
 func (st *sharedStatement) arguments(group []*sharedWrite) []any {
 	var columns []column
 	for _, c := range st.columns {
-		columns = append(columns, c.collect())
+		columns = append(columns, c.newColumn())
 	}
 	for _, c := range historyColumns {
-		columns = append(columns, c.collect())
+		columns = append(columns, c.newColumn())
 	}
 	found := false
 	for _, w := range group {
@@ -214,8 +215,8 @@ func (st *sharedStatement) arguments(group []*sharedWrite) []any {
 	return args
 }
 
-// recordArguments returns the arguments for historyColumns; nil: the write has no record. The arguments from position
-// first on are those of its record, see composeRecorded.
+// recordArguments returns the arguments for historyColumns; nil: the write has no record. w.args[first:] are those of
+// its record, see composeRecorded.
 func (w *sharedWrite) recordArguments(first int) []any {
 	if w.record == noRecord {
 		return nil

@@ -21,11 +21,11 @@ type sharedWrite struct {
 // maxSharedBytes bounds the size of a write that shares a message: a larger one would delay the others.
 const maxSharedBytes = 64 << 10
 
-// commit sends one write as autocommit does, together with those of other callers: one message, one transaction and
-// one flush of PostgreSQL's log for all. hit is false if the condition of the statement found no row, or if a short
-// form, or a write in a group, found its row locked. Two writes of one document in a group are as two callers that
-// write at once.
-func (s *Store) commit(ctx context.Context, w write, token int64) (hit bool, err error) {
+// sendWrite sends one write as autocommit does, together with those of other callers: one message, one transaction
+// and one flush of PostgreSQL's log for all. hit is false if the document has changed, and for a short form or a
+// write in a group also if its row is locked: the caller reads the document again. Two writes of one document in a
+// group are as two callers that write at once.
+func (s *Store) sendWrite(ctx context.Context, w write, token int64) (hit bool, err error) {
 	shared := &sharedWrite{write: w, token: token}
 	switch {
 	case isInBackground(ctx):
@@ -78,9 +78,9 @@ func (s *Store) sendWrites(ctx context.Context, group []*sharedWrite) {
 	s.notifyCommit(kinds...)
 }
 
-// sendGroup calls send with a connection, and sets the outcomes of the writes of a group by the tokens of the written
-// ones that send returns. After an error of PostgreSQL each caller sends its write alone, because one write may be the
-// cause. After the end of the connection each finds out about its own.
+// sendGroup calls send, which returns the tokens of the writes that were done, and sets the outcome of each write of a
+// group. After an error of PostgreSQL each caller sends its write alone, because one write may be the cause. When the
+// connection breaks, each caller reads from the database whether its write was committed.
 func (s *Store) sendGroup(ctx context.Context, group []*sharedWrite, send func(context.Context, *pgx.Conn) ([]int64,
 	error)) {
 	conn, err := s.acquire(ctx, s.pool)

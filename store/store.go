@@ -213,7 +213,9 @@ type Store struct {
 
 	streams chan struct{} // holds a token for each stream that holds a connection
 	// background holds a token for each connection that works in the background; see InBackground.
-	background    chan struct{}
+	background chan struct{}
+	// resolving holds a token for each connection on which resolve asks.
+	resolving     chan struct{}
 	documentLocks keyedLocks // locks by document, for updaters that conflict again and again
 	// Writes of several callers share statements.
 	observations, writes queue[*sharedWrite]
@@ -244,7 +246,8 @@ var (
 func Open(ctx context.Context, o Options) (*Store, error) {
 	o = o.withDefaults()
 	s := &Store{opts: o, kinds: map[Kind]*KindSpec{}, log: o.Logger, streams: make(chan struct{}, max(1, o.MaxConns/2)),
-		foldNow: make(chan struct{}, 1), background: make(chan struct{}, max(1, o.MaxConns/2))}
+		foldNow: make(chan struct{}, 1), background: make(chan struct{}, max(1, o.MaxConns/2)),
+		resolving: make(chan struct{}, resolvesAtOnce)}
 	var err error
 	if s.sealer, err = newSealer(ctx, o.Envelope, o.Logger); err != nil {
 		return nil, fmt.Errorf("opening store: %w", err)
