@@ -20,16 +20,16 @@ func decideConditions(r report) []metav1.Condition {
 		r.reconciliationActive(),
 		r.reconciliationSucceeded(),
 		r.infrastructureReady(),
-		r.etcdAvailable(),
-		r.kubeAPIServerAvailable(),
-		r.available(),
-		r.progressing(),
-		r.degraded(),
+		r.etcdAvailableCondition(),
+		r.kubeAPIServerAvailableCondition(),
+		r.availableCondition(),
+		r.progressingCondition(),
+		r.degradedCondition(),
 	}
 	if r.HasIssuers {
 		list = append(list, r.validIDPConfiguration())
 	}
-	if c := r.backedUp(); c.Type != "" {
+	if c := r.backedUpCondition(); c.Type != "" {
 		list = append(list, c)
 	}
 	return list
@@ -37,27 +37,27 @@ func decideConditions(r report) []metav1.Condition {
 
 // asExpected returns a condition that is True because all is well.
 func asExpected(kind, message string) metav1.Condition {
-	return isTrue(kind, reasonAsExpected, message)
+	return trueCondition(kind, reasonAsExpected, message)
 }
 
-func isTrue(kind, reason, message string) metav1.Condition {
+func trueCondition(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionTrue, Reason: reason, Message: message}
 }
 
-func isFalse(kind, reason, message string) metav1.Condition {
+func falseCondition(kind, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
 func (r report) validConfiguration() metav1.Condition {
 	if len(r.Problems) > 0 {
-		return isFalse(hypershift.ValidConfiguration, reasonInvalid, strings.Join(r.Problems, "; "))
+		return falseCondition(hypershift.ValidConfiguration, reasonInvalid, strings.Join(r.Problems, "; "))
 	}
 	return asExpected(hypershift.ValidConfiguration, "the configuration is valid")
 }
 
 func (r report) validReleaseImage() metav1.Condition {
 	if r.Refused != nil {
-		return isFalse(hypershift.ValidReleaseImage, r.Refused.Reason, r.Refused.Message)
+		return falseCondition(hypershift.ValidReleaseImage, r.Refused.Reason, r.Refused.Message)
 	}
 	return asExpected(hypershift.ValidReleaseImage, "the release is in the catalogue")
 }
@@ -65,10 +65,10 @@ func (r report) validReleaseImage() metav1.Condition {
 func (r report) reconciliationActive() metav1.Condition {
 	switch {
 	case r.Paused:
-		return isFalse(hypershift.ReconciliationActive, reasonPaused,
+		return falseCondition(hypershift.ReconciliationActive, reasonPaused,
 			"spec.pausedUntil holds changes up; the plane stays as it is")
 	case r.PauseError != nil:
-		return isTrue(hypershift.ReconciliationActive, reasonInvalidPause,
+		return trueCondition(hypershift.ReconciliationActive, reasonInvalidPause,
 			"spec.pausedUntil is ignored: "+r.PauseError.Error())
 	}
 	return asExpected(hypershift.ReconciliationActive, "the cluster is kept as its spec requires")
@@ -76,7 +76,7 @@ func (r report) reconciliationActive() metav1.Condition {
 
 func (r report) reconciliationSucceeded() metav1.Condition {
 	if failed := r.failure(); failed != nil {
-		return isFalse(hypershift.ReconciliationSucceeded, string(failed.Reason), failed.Message)
+		return falseCondition(hypershift.ReconciliationSucceeded, string(failed.Reason), failed.Message)
 	}
 	return asExpected(hypershift.ReconciliationSucceeded, "nothing failed")
 }
@@ -87,9 +87,9 @@ func (r report) infrastructureReady() metav1.Condition {
 	switch {
 	case failed != nil && failed.Reason != controlplane.PlaneFailed && failed.Reason != controlplane.PlaneHangs &&
 		failed.Reason != controlplane.OutOfMemory:
-		return isFalse(hypershift.InfrastructureReady, string(failed.Reason), failed.Message)
+		return falseCondition(hypershift.InfrastructureReady, string(failed.Reason), failed.Message)
 	case r.Plane.Backend == "":
-		return isFalse(hypershift.InfrastructureReady, "WaitingOnInfrastructureReady", "the plane has no place yet")
+		return falseCondition(hypershift.InfrastructureReady, "WaitingOnInfrastructureReady", "the plane has no place yet")
 	}
 	message := "directory, port and program of the plane are there"
 	if len(r.Plane.Walls) > 0 {
@@ -98,112 +98,114 @@ func (r report) infrastructureReady() metav1.Condition {
 	return asExpected(hypershift.InfrastructureReady, message)
 }
 
-func (r report) etcdAvailable() metav1.Condition {
+func (r report) etcdAvailableCondition() metav1.Condition {
 	var failing []string // without the API server nobody can ask etcd
 	for _, part := range r.Plane.FailingParts {
 		if part == "etcd" || part == controlplane.APIServer {
 			failing = append(failing, part)
 		}
 	}
-	return r.answers(hypershift.EtcdAvailable, failing, "etcd answers")
+	return r.partCondition(hypershift.EtcdAvailable, failing, "etcd answers")
 }
 
-func (r report) kubeAPIServerAvailable() metav1.Condition {
-	return r.answers(hypershift.KubeAPIServerAvailable, r.Plane.FailingParts, "the API server answers")
+func (r report) kubeAPIServerAvailableCondition() metav1.Condition {
+	return r.partCondition(hypershift.KubeAPIServerAvailable, r.Plane.FailingParts, "the API server answers")
 }
 
-// answers returns the condition of a part of a running plane. failing are the parts for whose failure it is False.
-func (r report) answers(kind string, failing []string, message string) metav1.Condition {
+// partCondition returns the condition of a part of a running plane. failing are the parts for whose failure it is
+// False.
+func (r report) partCondition(kind string, failing []string, message string) metav1.Condition {
 	isRunning := r.Plane.State == controlplane.Ready || r.Plane.State == controlplane.Unready
 	switch {
 	case isRunning && len(failing) == 0:
 		return asExpected(kind, message)
 	case r.Plane.State == controlplane.Unready:
-		return isFalse(kind, "NotReady", r.failingParts())
+		return falseCondition(kind, "NotReady", r.failingParts())
 	}
 	why, text := r.reason()
-	return isFalse(kind, why, text)
+	return falseCondition(kind, why, text)
 }
 
 // failingParts returns the message about a plane that runs and is not ready.
 func (r report) failingParts() string { return "not well: " + strings.Join(r.Plane.FailingParts, ", ") }
 
-func (r report) available() metav1.Condition {
+func (r report) availableCondition() metav1.Condition {
 	why, message := r.reason()
 	switch {
 	case r.Plane.State == controlplane.Ready:
 		return asExpected(hypershift.Available, "the hosted control plane is available")
 	case r.sleeps():
-		return isTrue(hypershift.Available, why, message)
+		return trueCondition(hypershift.Available, why, message)
 	}
-	return isFalse(hypershift.Available, why, message)
+	return falseCondition(hypershift.Available, why, message)
 }
 
-func (r report) progressing() metav1.Condition {
+func (r report) progressingCondition() metav1.Condition {
 	why, message := r.reason()
 	const stays = "the plane stays as it is: "
 	switch {
 	case r.Refused != nil:
-		return isFalse(hypershift.Progressing, r.Refused.Reason, stays+r.Refused.Message)
+		return falseCondition(hypershift.Progressing, r.Refused.Reason, stays+r.Refused.Message)
 	case len(r.Problems) > 0:
-		return isFalse(hypershift.Progressing, reasonInvalid, stays+strings.Join(r.Problems, "; "))
+		return falseCondition(hypershift.Progressing, reasonInvalid, stays+strings.Join(r.Problems, "; "))
 	case r.Delayed != "":
-		return isTrue(hypershift.Progressing, "Upgrading", r.Delayed)
+		return trueCondition(hypershift.Progressing, "Upgrading", r.Delayed)
 	case r.Power == asleep, r.serves(), r.Plane.State == controlplane.Unready:
-		return isFalse(hypershift.Progressing, reasonAsExpected, "nothing is going on")
+		return falseCondition(hypershift.Progressing, reasonAsExpected, "nothing is going on")
 	}
-	return isTrue(hypershift.Progressing, why, message)
+	return trueCondition(hypershift.Progressing, why, message)
 }
 
-// degraded has the most urgent of all failures.
-func (r report) degraded() metav1.Condition {
+// degradedCondition has the most urgent of all failures.
+func (r report) degradedCondition() metav1.Condition {
 	const kind = hypershift.Degraded
 	failed := r.failure()
 	switch {
 	case failed != nil:
-		return isTrue(kind, string(failed.Reason), failed.Message)
+		return trueCondition(kind, string(failed.Reason), failed.Message)
 	case r.Plane.State == controlplane.Unready:
-		return isTrue(kind, "NotReady", r.failingParts())
+		return trueCondition(kind, "NotReady", r.failingParts())
 	case r.Plane.Store.Corrupt:
-		return isTrue(kind, string(cluster.ReasonEtcdCorrupt), "etcd has found damage in its data")
+		return trueCondition(kind, string(cluster.ReasonEtcdCorrupt), "etcd has found damage in its data")
 	case r.Plane.Store.Full:
-		return isTrue(kind, string(cluster.ReasonEtcdFull), fmt.Sprintf("etcd is full (%d MiB): "+
+		return trueCondition(kind, string(cluster.ReasonEtcdFull), fmt.Sprintf("etcd is full (%d MiB): "+
 			"the cluster answers reads and refuses writes; "+
 			"delete objects, and it accepts writes again within a minute", r.Plane.Store.Quota>>20))
 	case r.Backup != nil && r.Backup.Failing != "":
-		return isTrue(kind, string(cluster.ReasonBackupFailing), "the backup fails: "+r.Backup.Failing)
+		return trueCondition(kind, string(cluster.ReasonBackupFailing), "the backup fails: "+r.Backup.Failing)
 	case r.DrillFailed != "":
-		return isTrue(kind, string(cluster.ReasonDrillFailed), r.DrillFailed)
+		return trueCondition(kind, string(cluster.ReasonDrillFailed), r.DrillFailed)
 	case len(r.IssuerProblems) > 0:
-		return isTrue(kind, string(cluster.ReasonIssuerUnreachable), strings.Join(r.IssuerProblems, "; "))
+		return trueCondition(kind, string(cluster.ReasonIssuerUnreachable), strings.Join(r.IssuerProblems, "; "))
 	}
-	return isFalse(kind, reasonAsExpected, "nothing is wrong")
+	return falseCondition(kind, reasonAsExpected, "nothing is wrong")
 }
 
 // validIDPConfiguration is about the issuers of tokens. A cluster without issuers does not have the condition.
 func (r report) validIDPConfiguration() metav1.Condition {
 	if len(r.IssuerProblems) > 0 {
-		return isFalse(hypershift.ValidIDPConfiguration, string(cluster.ReasonIssuerUnreachable),
+		return falseCondition(hypershift.ValidIDPConfiguration, string(cluster.ReasonIssuerUnreachable),
 			strings.Join(r.IssuerProblems, "; "))
 	}
 	return asExpected(hypershift.ValidIDPConfiguration, "the keys of all issuers are known")
 }
 
-// backedUp returns the condition of the backup. It has no type while the condition keeps its state: no backup is made,
-// or one has stored nothing yet and does not fail.
-func (r report) backedUp() metav1.Condition {
+// backedUpCondition returns the condition of the backup. It has no type while the condition keeps its state: no
+// backup is made, or one has stored nothing yet and does not fail.
+func (r report) backedUpCondition() metav1.Condition {
 	switch {
 	case r.Backup != nil && r.Backup.Failing != "":
-		return isFalse(hypershift.BackedUp, string(cluster.ReasonBackupFailing), r.Backup.Failing)
+		return falseCondition(hypershift.BackedUp, string(cluster.ReasonBackupFailing), r.Backup.Failing)
 	case r.DrillFailed != "":
-		return isFalse(hypershift.BackedUp, string(cluster.ReasonDrillFailed), r.DrillFailed)
+		return falseCondition(hypershift.BackedUp, string(cluster.ReasonDrillFailed), r.DrillFailed)
 	case r.Backup != nil && !r.Backup.Stored.IsZero():
-		return asExpected(hypershift.BackedUp, "every acknowledged write is stored within 10 s")
+		return asExpected(hypershift.BackedUp, "the backup goes on")
 	}
 	return metav1.Condition{}
 }
 
-// reason returns why a plane does not serve.
+// reason returns the state of a plane that does not serve as ordered: what has failed, what it waits for, or that it
+// sleeps.
 func (r report) reason() (reason, message string) {
 	failed := r.failure()
 	switch {
@@ -212,9 +214,9 @@ func (r report) reason() (reason, message string) {
 	case r.sleeps() && r.Power == asleep:
 		return "Asleep", "the plane sleeps; a connection wakes it"
 	case r.sleeps():
-		return "Waking", "the plane wakes up for who asked for it"
+		return "Waking", "the plane wakes up on demand"
 	case r.Plane.State == controlplane.Unready:
-		return "NotReady", "not well: " + strings.Join(r.Plane.FailingParts, ", ")
+		return "NotReady", r.failingParts()
 	case r.Release == "" && r.Refused != nil:
 		return r.Refused.Reason, r.Refused.Message
 	case r.Release == "" && len(r.Problems) > 0:

@@ -91,7 +91,7 @@ func decide(s situation, now time.Time) decision {
 	d.Report.Generation, d.Report.Endpoint, d.Report.Order = s.Cluster.Generation, s.Endpoint, s.Restore
 	d.Report.Rotations, d.Report.Move = s.Rotations, s.Move
 	d.Spec = wantedSpec(s, wantedName, d.Report.Release)
-	c := d.orderChanges(s, now)
+	c := d.decideChanges(s, now)
 	d.Report.Release = d.Spec.Release
 	d.Report.Image = cluster.ReleaseImage(string(d.Spec.Release))
 	dataMissing := !c.ReplacesData && s.lacksData()
@@ -108,10 +108,10 @@ func decide(s situation, now time.Time) decision {
 	}
 	d.Run = p.Run && d.Spec.Release != "" && !dataMissing && !s.isAway() &&
 		(c.ReplacesData || !s.Restore.needsDataToStart(s.Plane.LastStart))
-	d.orderRoute(s, router.Route{
-		ServerName: c.Route, Backend: s.Plane.Backend,
+	d.decideRoute(s, router.Route{
+		ServerName: c.ServerName, Backend: s.Plane.Backend,
 		// Connections wait while the data or keys are replaced.
-		Asleep: p.Shut || c.Replaces || c.IsUnfinished && s.Plane.ReadySince.IsZero(),
+		Asleep: p.Shut || c.ReplacesDataOrKeys || c.IsUnfinished && s.Plane.ReadySince.IsZero(),
 	})
 	return d
 }
@@ -127,27 +127,27 @@ func wantedSpec(s situation, name string, release controlplane.Version) controlp
 	}
 }
 
-// changes are the differences between a decision's plane and the last start.
+// changes are what decideChanges has decided, besides the spec and the report.
 type changes struct {
-	Route        string // the server name of connections
-	ReplacesData bool   // by that of a prepared restore
-	Replaces     bool   // the data or keys
-	IsUnfinished bool   // a restore or a step of a rotation has begun and is not reported as done
+	ServerName         string // of connections to the plane
+	ReplacesData       bool   // the plane gets the data of a prepared restore
+	ReplacesDataOrKeys bool
+	IsUnfinished       bool // a restore or a step of a rotation has begun and is not reported as done
 }
 
-// orderChanges decides which of the changes of the spec, the upgrade, the restore and the rotations the plane of d.Spec
-// gets now. It takes the others out of d.Spec, and the report has the reason.
-func (d *decision) orderChanges(s situation, now time.Time) changes {
+// decideChanges decides which of the changes of the spec, the upgrade, the restore and the rotations the plane of
+// d.Spec gets now. It takes the others out of d.Spec, and the report has the reason.
+func (d *decision) decideChanges(s situation, now time.Time) changes {
 	r, last := &d.Report, s.Plane.LastStart
-	next := nextUpgrade(s.Upgrade, d.nextRelease(s), s.Plane, s.Upgrades, now)
-	brought := arrivalOf(s, r.Release, now)
-	if s.Upgrade == nil && brought.Upgrade != nil {
-		next = brought.Upgrade
+	next := nextUpgrade(s.Upgrade, d.decideNextRelease(s), s.Plane, s.Upgrades, now)
+	arrival := arrivalOf(s, r.Release, now)
+	if s.Upgrade == nil && arrival.Upgrade != nil {
+		next = arrival.Upgrade
 	}
 	if s.Shown == nil {
-		r.Brought = brought.Restore
+		r.Brought = arrival.Restore
 	}
-	c := changes{Route: d.Spec.ServerNames[0], ReplacesData: s.Restore.isPrepared()}
+	c := changes{ServerName: d.Spec.ServerNames[0], ReplacesData: s.Restore.isPrepared()}
 	// The copy of an upgrade may need every key of before it, so no step of a rotation begins until the upgrade has
 	// ended.
 	rotates := last.WasReady && !c.ReplacesData && !s.Restore.isUnfinished() && !isOpen(s.Upgrade)
@@ -159,13 +159,13 @@ func (d *decision) orderChanges(s situation, now time.Time) changes {
 		d.Spec.EmulatedVersion = last.EmulatedVersion
 		c.ReplacesData, rotates = c.ReplacesData && !isHeld, false
 		if len(last.ServerNames) > 0 {
-			c.Route = last.ServerNames[0]
+			c.ServerName = last.ServerNames[0]
 		}
 	}
-	if brought.Release != "" && c.ReplacesData {
-		d.Spec.Release, d.Spec.EmulatedVersion = brought.Release, ""
+	if arrival.Release != "" && c.ReplacesData {
+		d.Spec.Release, d.Spec.EmulatedVersion = arrival.Release, ""
 	}
-	d.orderUpgrade(s, next, now)
+	d.decideUpgrade(s, next, now)
 	if r.Brought != nil {
 		d.Again = earlier(d.Again, confirmInterval) // after the status has it
 	}
@@ -178,13 +178,14 @@ func (d *decision) orderChanges(s situation, now time.Time) changes {
 	if rotates {
 		d.Spec.Rotations = rotationsAtNextStart(s.Rotations, last.Rotations)
 	}
-	c.Replaces = c.ReplacesData || d.Spec.Rotations != last.Rotations
+	c.ReplacesDataOrKeys = c.ReplacesData || d.Spec.Rotations != last.Rotations
 	c.IsUnfinished = s.Restore.isUnfinished() || s.isRotating()
 	return c
 }
 
-// nextRelease returns the release to which the next upgrade goes; "" while none may begin. The report has the reason.
-func (d *decision) nextRelease(s situation) controlplane.Version {
+// decideNextRelease returns the release to which the next upgrade goes; "" while none may begin. The report has the
+// reason.
+func (d *decision) decideNextRelease(s situation) controlplane.Version {
 	r, last := &d.Report, s.Plane.LastStart
 	wanted := r.Release
 	if r.forbidsChanges() {
@@ -206,9 +207,9 @@ func (d *decision) nextRelease(s situation) controlplane.Version {
 // decidePower decides whether the plane sleeps.
 func (d *decision) decidePower(s situation, c changes, now time.Time) powerDecision {
 	d.Hibernation = s.Hibernation.next(s.Cluster, now)
-	demand := powerOf(s, d.Hibernation, c.Route, now)
+	demand := powerOf(s, d.Hibernation, c.ServerName, now)
 	// A hibernated plane wakes for the replacement of its data or keys, and sleeps when it has been ready.
-	demand.Hibernated = demand.Hibernated && !c.Replaces && !c.IsUnfinished &&
+	demand.Hibernated = demand.Hibernated && !c.ReplacesDataOrKeys && !c.IsUnfinished &&
 		!awaitNodes(s.Rotations, s.Plane.LastStart.Rotations)
 	p := demand.decide(now, s.Idle)
 	d.Again = earlier(d.Again, p.Again)
@@ -229,8 +230,8 @@ func (d *decision) reportAway(s situation) {
 		Message: "another management cluster, or a copy of this one's disk, has the plane; this one never runs it again"}
 }
 
-// orderRoute decides where connections to the plane go. here is the route to the plane on this management cluster.
-func (d *decision) orderRoute(s situation, here router.Route) {
+// decideRoute decides where connections to the plane go. here is the route to the plane on this management cluster.
+func (d *decision) decideRoute(s situation, here router.Route) {
 	switch {
 	case s.Move.hasLeft():
 		d.Forward = s.Move.Leaving.Endpoint

@@ -210,8 +210,8 @@ func timeToNextUpgradeDecision(u *hypershift.UpgradeStatus, l Upgrades, now time
 	return 0
 }
 
-// orderUpgrade changes the plane of a decision as the stored upgrade demands. next is the upgrade after this decision.
-func (d *decision) orderUpgrade(s situation, next *hypershift.UpgradeStatus, now time.Time) {
+// decideUpgrade changes the plane of a decision as the stored upgrade demands. next is the upgrade after this decision.
+func (d *decision) decideUpgrade(s situation, next *hypershift.UpgradeStatus, now time.Time) {
 	u, last := s.Upgrade, s.Plane.LastStart
 	d.Report.Upgrade = next
 	d.Again = earlier(d.Again, timeToNextUpgradeDecision(next, s.Upgrades, now))

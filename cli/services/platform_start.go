@@ -137,8 +137,8 @@ func (f *platformService) openPorts(s *System) (ports platformPorts, err error) 
 	return ports, err
 }
 
-// startKeys sets s.Keys and starts its parts: the reading of changes, the deletion of ended keys and the sealing with a
-// new seal key.
+// startKeys sets s.Keys and starts its parts: the reading of changes, the record of last uses with the deletion of
+// expired credentials and link codes, and the sealing with a new seal key.
 func (f *platformService) startKeys(p *parts, s *System, db *store.Store, failures *access.Failures) (err error) {
 	if s.Keys, err = newKeys(db, f.sealKey, s.Log); err != nil {
 		return err
