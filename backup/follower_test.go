@@ -301,7 +301,7 @@ func TestDamageIsFound(t *testing.T) {
 		w := newWorld(t)
 		w.etcd.setPadding(200 << 10)
 		w.write(40, 500*time.Millisecond)
-		sleep(10 * time.Second)
+		sleep(2 * lookEvery) // the last segment, and a mark after it
 		w.stop()
 		names, err := w.store.List(t.Context(), "")
 		if err != nil || len(names) < 5 {

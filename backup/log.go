@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	lookEvery    = 6 * time.Second // time between two looks at a plane that samples its revision and changes little
+	lookEvery    = 8 * time.Second // time between two looks at a plane that samples its revision and changes little
 	segmentEvery = 4 * time.Second // time between two segments while etcd changes much, and less than segmentSize
 	segmentSize  = 1 << 20         // bytes of changes from which a segment is stored at once
 	segmentMax   = 4 << 20         // bytes of changes from which a segment is stored although no sample is complete

@@ -6,8 +6,8 @@ import "time"
 // the closed gate of its watch. etcd would then read them from its database again, and try 100 times a second to send
 // them.
 const (
-	fastChanges = 16
-	fastBytes   = 32 << 10
+	fastChanges = 12
+	fastBytes   = 24 << 10
 )
 
 // pace counts the changes that come between two looks at a plane.

@@ -100,7 +100,7 @@ func TestARestoreReadsSeveralObjectsAtOnce(t *testing.T) {
 		w.write(1600, time.Second)
 		w.stop()
 		chains, err := Chains(t.Context(), w.store, testPlane)
-		if err != nil || len(chains) != 1 || chains[0].Segments < 260 {
+		if err != nil || len(chains) != 1 || chains[0].Segments < 195 {
 			t.Fatalf("%+v, %v", chains, err)
 		}
 		slow := &slowStore{memoryStore: w.store}
